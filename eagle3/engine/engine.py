@@ -1,0 +1,211 @@
+"""The engine: requests in, tokens and text out. The host works one step behind the device."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eagle3.config.rules import sampling_problems
+from eagle3.config.schema import EngineConfig, SamplingConfig
+from eagle3.engine.finish import FinishReason
+from eagle3.engine.request import Request, SamplingParams
+from eagle3.engine.runner import Output, Runner
+from eagle3.engine.scheduler import Emission, Plan, Scheduler
+from eagle3.engine.stats import Metrics, metrics
+from eagle3.errors import CapacityError, ConfigError, Eagle3Error, Problem
+from eagle3.text.incremental import IncrementalDecoder
+from eagle3.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Result:
+    """A request that has ended. `token_ids` holds its end token, `text` does not; both are without the prompt."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    token_ids: list[int]
+    text: str | None  # None: the checkpoint has no tokenizer
+    finish_reason: FinishReason
+    metrics: Metrics | None
+    seed: int
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """What one step brought one request; `result` on its last event."""
+
+    request_id: str
+    token_ids: list[int]
+    text: str
+    result: Result | None
+
+
+class Engine:
+    """Serves requests until none is left; see `generate`, `stream`, or `add` and `step`."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        scheduler: Scheduler,
+        tokenizer: Tokenizer | None,
+        vocab: int,
+        end_ids: frozenset[int],
+    ) -> None:
+        self.config = config
+        self.runner = runner
+        self.scheduler = scheduler
+        self.tokenizer = tokenizer
+        self.vocab = vocab
+        self.end_ids = end_ids
+        self._pending: tuple[Plan, Output] | None = None
+        self._requests: dict[str, tuple[Request, IncrementalDecoder | None]] = {}
+        self._added = 0
+
+    def add(
+        self,
+        prompt: str | Sequence[int],
+        sampling: SamplingConfig | None = None,
+        request_id: str | None = None,
+        **changes: Any,
+    ) -> str:
+        """Queue a prompt (text, or token ids) and return the request's id.
+
+        `sampling` (default: the configuration's) with `changes` to single fields says how it draws. Raises
+        `ConfigError` for bad values and `CapacityError` for a request that can never fit; the engine goes on.
+        """
+        config = replace(sampling or self.config.sampling, **changes)
+        if problems := list(sampling_problems(config)):
+            raise ConfigError(problems)
+        tokens = self._tokens(prompt)
+        params = SamplingParams.resolve(config, self.end_ids)
+        request_id = request_id if request_id is not None else str(self._added)
+        if request_id in self._requests:
+            raise Eagle3Error(f"request id {request_id!r} is in use")
+        limit = min(params.max_new_tokens, self.scheduler.limits.max_seq_len - len(tokens))
+        request = Request(request_id, tokens, params, prompt_len=len(tokens), limit=limit)
+        self.scheduler.add(request)
+        self._added += 1
+        text = IncrementalDecoder(self.tokenizer) if self.tokenizer else None
+        self._requests[request_id] = (request, text)
+        return request_id
+
+    def step(self) -> list[Event]:
+        """Hand the next step to the device and report the one before it."""
+        plan = self.scheduler.schedule()
+        output = self.runner.run(plan) if plan else None
+        emissions = self._commit()
+        self._pending = (plan, output) if output else None
+        return [self._event(e) for e in emissions]
+
+    def abort(self, request_id: str) -> Result:
+        """End a request now, with what it has; its step in flight is ignored."""
+        request, _ = self._requests[request_id]
+        self.scheduler.finish(request, "abort")
+        return self._leave(request)
+
+    @property
+    def idle(self) -> bool:
+        """No request is left."""
+        return not self._requests and self._pending is None
+
+    def stream(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        samplings: Sequence[SamplingConfig] | None = None,
+    ) -> Iterator[Event]:
+        """Serve all prompts together and yield what each step brings; request i has the id str(i).
+
+        A prompt that is refused yields one event whose result has the finish reason "error". Leaving the loop early
+        aborts what is left. Wants an idle engine: to mix with requests of your own, use `add` and `step`.
+        """
+        if not self.idle:
+            raise Eagle3Error("stream and generate want an idle engine: finish or abort the requests added before")
+        ids: list[str] = []
+        try:
+            for i, prompt in enumerate(prompts):
+                sampling = samplings[i] if samplings else self._seeded(i)
+                try:
+                    ids.append(self.add(prompt, sampling, request_id=str(i)))
+                except (CapacityError, ConfigError) as error:
+                    yield self._refused(str(i), prompt, sampling, error)
+            while not self.idle:
+                yield from self.step()
+        finally:
+            for request_id in ids:
+                if request_id in self._requests:
+                    self.abort(request_id)
+
+    def generate(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        samplings: Sequence[SamplingConfig] | None = None,
+    ) -> list[Result]:
+        """Serve all prompts together; results in the order of the prompts."""
+        results = {e.request_id: e.result for e in self.stream(prompts, samplings) if e.result}
+        return [results[str(i)] for i in range(len(prompts))]
+
+    def _seeded(self, index: int) -> SamplingConfig:
+        sampling = self.config.sampling
+        return replace(sampling, seed=sampling.seed + index)
+
+    def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise Eagle3Error("this checkpoint has no tokenizer: give prompts as token ids")
+            tokens = self.tokenizer.encode(prompt)
+        else:
+            tokens = list(prompt)
+        if not tokens:
+            raise ConfigError([Problem("prompt", "wants at least one token", prompt)])
+        if bad := [t for t in tokens if not 0 <= t < self.vocab]:
+            raise ConfigError([Problem("prompt", f"wants token ids in [0, {self.vocab}), got {bad[:5]}", bad)])
+        return tokens
+
+    def _commit(self) -> list[Emission]:
+        """Read the pending step: the only place where tensors become lists."""
+        if self._pending is None:
+            return []
+        plan, out = self._pending
+        prompts = out.contexts.tokens.tolist() if out.contexts else []
+        rows = out.generations.tokens.tolist() if out.generations else []
+        counts = out.generations.counts.tolist() if out.generations else []
+        return self.scheduler.commit(plan, prompts, rows, counts)
+
+    def _event(self, emission: Emission) -> Event:
+        request = emission.request
+        decoder = self._requests[request.id][1]
+        text = ""
+        if decoder is not None:
+            shown = [t for t in emission.tokens if t not in request.sampling.ends]
+            text = "".join(map(decoder.push, shown))
+            if request.finish_reason:
+                text += decoder.finish()
+        result = self._leave(request) if request.finish_reason else None
+        return Event(request.id, emission.tokens, text, result)
+
+    def _leave(self, request: Request) -> Result:
+        del self._requests[request.id]
+        assert request.finish_reason is not None
+        return Result(
+            request.id,
+            request.tokens[: request.prompt_len],
+            request.output,
+            self._text(request),
+            request.finish_reason,
+            metrics(request),
+            request.sampling.seed,
+        )
+
+    def _text(self, request: Request) -> str | None:
+        if self.tokenizer is None:
+            return None
+        return self.tokenizer.decode([t for t in request.output if t not in request.sampling.ends])
+
+    def _refused(
+        self, request_id: str, prompt: str | Sequence[int], sampling: SamplingConfig, error: Eagle3Error
+    ) -> Event:
+        ids = [] if isinstance(prompt, str) else list(prompt)
+        result = Result(request_id, ids, [], None, "error", None, sampling.seed, str(error))
+        return Event(request_id, [], "", result)
+

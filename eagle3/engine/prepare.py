@@ -1,0 +1,108 @@
+"""From a plan to tensors: the only place where lists become tensors."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from eagle3.engine.request import Request, SamplingParams
+from eagle3.engine.scheduler import Chunk, Plan
+from eagle3.kv.meta import PromptMeta
+from eagle3.spec.batch import Contexts, Draws, Generations, Sampling
+
+
+class Preparer:
+    """Turns plans into batches on a device, for pools of the given page size."""
+
+    def __init__(self, page: int, device: torch.device) -> None:
+        self.page = page
+        self.device = device
+
+    def contexts(self, plan: Plan) -> Contexts | None:
+        """The prompt chunks of a plan, if it has any."""
+        chunks = plan.chunks
+        if not chunks:
+            return None
+        requests = [c.request for c in chunks]
+        lens = [c.end - c.start for c in chunks]
+        first = [0]
+        for n in lens:
+            first.append(first[-1] + n)
+        return Contexts(
+            ids=self._i64([t for c in chunks for t in c.request.tokens[c.start : c.end]]),
+            positions=self._i64([i for c in chunks for i in range(c.start, c.end)]),
+            metas=tuple(self._meta(chunks, first, max(lens), pool) for pool in range(len(requests[0].pages))),
+            predict=self._i64([n - 1 for n in first[1:]]),
+            slots=self._i64([slot(r) for r in requests]),
+            last=self._tensor([c.last for c in chunks], torch.bool),
+            given=self._i64([r.tokens[r.prefill] if r.resumed else -1 for r in requests]),
+            sampling=self._sampling([r.sampling for r in requests]),
+            draws=draws(requests),
+        )
+
+    def generations(self, plan: Plan) -> Generations | None:
+        """The generations of a plan, if it has any."""
+        requests = plan.generations
+        if not requests:
+            return None
+        return Generations(
+            slots=self._i64([slot(r) for r in requests]),
+            tables=tuple(
+                self._table([r.pages[pool] for r in requests]) for pool in range(len(requests[0].pages))
+            ),
+            draws=draws(requests),
+        )
+
+    def restore(self, plan: Plan) -> Tensor | None:
+        """The slots that a plan brings to rest."""
+        return self._i64(list(plan.restore)) if plan.restore else None
+
+    def _meta(self, chunks: Sequence[Chunk], first: list[int], longest: int, pool: int) -> PromptMeta:
+        pages = [c.request.pages[pool] for c in chunks]
+        write_at = [
+            own[i // self.page] * self.page + i % self.page
+            for c, own in zip(chunks, pages, strict=True)
+            for i in range(c.start, c.end)
+        ]
+        return PromptMeta(
+            write_at=self._i64(write_at),
+            cu_q=self._tensor(first, torch.int32),
+            kv_lens=self._tensor([c.end for c in chunks], torch.int32),
+            table=self._table([own[: -(-c.end // self.page)] for c, own in zip(chunks, pages, strict=True)]),
+            max_q=longest,
+        )
+
+    def _table(self, pages: Sequence[list[int]]) -> Tensor:
+        """[B, M] i32, as wide as the longest; short rows end in the dummy page."""
+        width = max(map(len, pages))
+        return self._tensor([row + [0] * (width - len(row)) for row in pages], torch.int32)
+
+    def _sampling(self, rows: Sequence[SamplingParams]) -> Sampling:
+        return Sampling(
+            temperature=self._tensor([p.temperature for p in rows], torch.float32),
+            top_k=self._tensor([p.top_k for p in rows], torch.int32),
+            top_p=self._tensor([p.top_p for p in rows], torch.float32),
+            min_p=self._tensor([p.min_p for p in rows], torch.float32),
+            seed=self._i64([p.seed for p in rows]),
+        )
+
+    def _i64(self, values: Sequence[int]) -> Tensor:
+        return self._tensor(values, torch.int64)
+
+    def _tensor(self, values: Sequence[object], dtype: torch.dtype) -> Tensor:
+        if self.device.type == "cpu":
+            return torch.tensor(values, dtype=dtype)
+        return torch.tensor(values, dtype=dtype, pin_memory=True).to(self.device, non_blocking=True)
+
+
+def slot(request: Request) -> int:
+    """The slot of a request that runs."""
+    assert request.slot is not None
+    return request.slot
+
+
+def draws(requests: Sequence[Request]) -> Draws:
+    """What the host knows of their sampling."""
+    return Draws(
+        greedy=all(r.sampling.greedy for r in requests), filtered=any(r.sampling.filtered for r in requests)
+    )

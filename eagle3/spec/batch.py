@@ -1,0 +1,63 @@
+"""What the host hands to a step: prompt chunks, or generations, as tensors. All else is on the device, by slot."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from eagle3.kv.meta import PromptMeta
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How each of R rows draws its token."""
+
+    temperature: Tensor  # [R] f32, 0: greedy
+    top_k: Tensor  # [R] i32, 0: off
+    top_p: Tensor  # [R] f32, 1: off
+    min_p: Tensor  # [R] f32, 0: off
+    seed: Tensor  # [R] i64
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The five, in order."""
+        return self.temperature, self.top_k, self.top_p, self.min_p, self.seed
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What the host knows of a batch's sampling, so that work that no row asks for is left out."""
+
+    greedy: bool  # every row takes the argmax
+    filtered: bool  # some row has top-k, top-p or min-p
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """C prompt chunks, T rows. `metas` has one entry a page table: the target's first, the head's last."""
+
+    ids: Tensor  # [T] i64
+    positions: Tensor  # [T] i64
+    metas: tuple[PromptMeta, ...]
+    predict: Tensor  # [C] i64, the last row of each chunk
+    slots: Tensor  # [C] i64
+    last: Tensor  # [C] bool, the chunk ends its prompt
+    given: Tensor  # [C] i64, the next token where it is known (a preempted request's own), -1: draw it
+    sampling: Sampling  # [C]
+    draws: Draws
+
+
+@dataclass(frozen=True)
+class Generations:
+    """G requests that emit. Their trees, lengths and sampling parameters are read from their slots."""
+
+    slots: Tensor  # [G] i64, the dummy slot in padding rows
+    tables: tuple[Tensor, ...]  # each [G, M] i32: the target's first, the head's last
+    draws: Draws
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What a pass emits."""
+
+    tokens: Tensor  # [B, P] i64, the bonus last, 0 past the end
+    counts: Tensor  # [B] i64, the bonus included; 0: unfinished prompt, padding
+    nodes: Tensor  # [B, D] i64, accepted nodes of the tree, -1 past the end

@@ -1,0 +1,70 @@
+"""A request's state on the device: one row a request, held for its life, and a dummy row for padding."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eagle3.config.shape import DraftShape
+from eagle3.spec.batch import Sampling
+from eagle3.spec.tree import Tree, chain, kary
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """The rows of B requests."""
+
+    tree: Tree  # node 0 is the root: the last token emitted, its K/V not yet written
+    has_tree: Tensor  # [B] bool; without one only the root is verified
+    length: Tensor  # [B] i64, committed entries = the root's position
+    sampling: Sampling
+
+
+class TreeSlots:
+    """S rows and a dummy, the last. A row at rest holds a chain, the dummy a K-ary tree of length 0."""
+
+    def __init__(self, slots: int, shape: DraftShape, device: torch.device) -> None:
+        self.dummy = slots
+        rest = chain(slots + 1, shape.nodes, device)
+        padding = kary(shape.nodes, shape.top_k, device)
+        for row, value in zip(rest.tensors(), padding.tensors(), strict=True):
+            row[slots] = value
+        self._rest = rest.tensors()
+        self.tree = Tree(*(t.clone() for t in rest.tensors()))
+        self.has_tree = torch.zeros(slots + 1, dtype=torch.bool, device=device)
+        self.length = torch.zeros(slots + 1, dtype=torch.int64, device=device)
+        self.sampling = Sampling(
+            temperature=torch.zeros(slots + 1, device=device),
+            top_k=torch.zeros(slots + 1, dtype=torch.int32, device=device),
+            top_p=torch.ones(slots + 1, device=device),
+            min_p=torch.zeros(slots + 1, device=device),
+            seed=torch.zeros(slots + 1, dtype=torch.int64, device=device),
+        )
+
+    def read(self, ids: Tensor) -> SlotState:
+        """The rows `ids` [B]."""
+        return SlotState(
+            Tree(*(t[ids] for t in self.tree.tensors())),
+            self.has_tree[ids],
+            self.length[ids],
+            Sampling(*(t[ids] for t in self.sampling.tensors())),
+        )
+
+    def write(self, ids: Tensor, keep: Tensor, tree: Tree, length: Tensor, has_tree: bool) -> None:
+        """Set the rows `ids` [B] where `keep` [B]; elsewhere they stay as they are."""
+        for row, new in zip(self.tree.tensors(), tree.tensors(), strict=True):
+            row[ids] = torch.where(keep.view(-1, *[1] * (new.dim() - 1)), new, row[ids])
+        self.length[ids] = torch.where(keep, length, self.length[ids])
+        self.has_tree[ids] = torch.where(keep, torch.full_like(keep, has_tree), self.has_tree[ids])
+
+    def admit(self, ids: Tensor, sampling: Sampling) -> None:
+        """Give the rows `ids` [C] their requests' sampling parameters."""
+        for row, new in zip(self.sampling.tensors(), sampling.tensors(), strict=True):
+            row[ids] = new
+
+    def restore(self, ids: Tensor) -> None:
+        """Bring the rows `ids` of requests that left back to rest."""
+        for row, rest in zip(self.tree.tensors(), self._rest, strict=True):
+            row[ids] = rest[ids]
+        self.length[ids] = 0
+        self.has_tree[ids] = False
