@@ -1,39 +1,26 @@
 """The parts list: from a composed configuration to a running engine, with explicit constructors."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-
 import torch
 
 from eagle3.build.memory import pool_pages
+from eagle3.build.target import Progress, engine_limits, load_target, load_text, pick_device, target_facts
 from eagle3.config.load import Composed
-from eagle3.config.schema import Architecture, DType, LoadFormat, TargetConfig
+from eagle3.config.schema import DraftPool, EngineConfig
 from eagle3.config.shape import DraftShape
 from eagle3.engine.engine import Engine
 from eagle3.engine.prepare import Preparer
 from eagle3.engine.runner import Runner
 from eagle3.engine.scheduler import Limits, Scheduler
-from eagle3.errors import ConfigError, Problem, UnsupportedError, WeightError
+from eagle3.errors import UnsupportedError
 from eagle3.kv.pages import Pages
-from eagle3.kv.pool import KVPool
-from eagle3.models.checkpoint import resolve
-from eagle3.models.decoder import Decoder, ModelFacts
-from eagle3.models.weights import dummy_weights, load_weights
+from eagle3.kv.pool import KVLayout, KVPool
+from eagle3.models.decoder import Decoder
+from eagle3.models.draft import DraftModel
+from eagle3.spec.capture import Capture, capture_rows
+from eagle3.spec.drafter import Drafter
 from eagle3.spec.slots import TreeSlots
-from eagle3.spec.worker import Worker
-from eagle3.text.tokenizer import Tokenizer, end_token_ids
-
-Progress = Callable[[int, int], None]  # tensors loaded, tensors in all
-
-
-@dataclass(frozen=True)
-class Target:
-    """A loaded target and what came with it."""
-
-    model: Decoder
-    tokenizer: Tokenizer | None
-    end_ids: frozenset[int]
+from eagle3.spec.worker import Speculation, Worker
+from eagle3.text.tokenizer import Tokenizer
 
 
 def build_engine(composed: Composed, progress: Progress | None = None) -> Engine:
@@ -47,20 +34,51 @@ def build_engine(composed: Composed, progress: Progress | None = None) -> Engine
     cfg, shape = composed.config, composed.shape
     device = pick_device(cfg.runtime.device)
     folder, facts = target_facts(cfg.target)
-    limits = Limits(
-        max_batch_size=cfg.runtime.max_batch_size,
-        max_seq_len=cfg.runtime.max_seq_len or facts.max_positions,
-        max_num_tokens=cfg.runtime.max_num_tokens,
-        prompt_chunk=cfg.runtime.prompt_chunk or cfg.runtime.max_num_tokens,
-    )
+    limits = engine_limits(cfg, facts)
     target = load_target(cfg.target, folder, facts, limits, shape, device, progress)
-    pool, pages = build_pool(composed, limits, target.model, device)
-    worker = Worker(target.model, pool, TreeSlots(limits.max_batch_size, shape, device), shape)
-    return Engine(
-        cfg,
-        Runner(worker, Preparer(pool.page, device)),
-        Scheduler(limits, shape, [pages]),
-        target.tokenizer,
-        facts.vocab,
-        target.end_ids,
-    )
+    tokenizer, ends = load_text(folder)
+    return assemble(cfg, shape, limits, target, None, tokenizer=tokenizer, ends=ends)
+
+
+def assemble(
+    cfg: EngineConfig,
+    shape: DraftShape,
+    limits: Limits,
+    target: Decoder,
+    draft: tuple[DraftModel, tuple[int, ...]] | None,
+    *,
+    tokenizer: Tokenizer | None = None,
+    ends: frozenset[int] = frozenset(),
+) -> Engine:
+    """An engine of models that are loaded; `draft` is a head and the target layers that it reads."""
+    weight = target.embed.weight
+    device = weight.device
+    pools = build_pools(cfg, limits, shape, target, draft[0] if draft else None)
+    spec = None
+    if draft is not None:
+        head, layers = draft
+        rows = capture_rows(limits.max_num_tokens, limits.max_batch_size, limits.max_seq_len, shape.nodes)
+        capture = Capture(layers, rows, target.facts.hidden, weight.dtype, device)
+        first = target.facts.layers if len(pools) == 1 else 0
+        spec = Speculation(capture, Drafter(head, pools[-1], first, shape))
+    worker = Worker(target, pools[0], TreeSlots(limits.max_batch_size, shape, device), shape, spec)
+    runner = Runner(worker, Preparer(pools[0].page, shape.loop, device))
+    scheduler = Scheduler(limits, shape, [Pages(pool.pages - 1, pool.page) for pool in pools])
+    return Engine(cfg, runner, scheduler, tokenizer, target.facts.vocab, ends)
+
+
+def build_pools(
+    cfg: EngineConfig, limits: Limits, shape: DraftShape, target: Decoder, head: DraftModel | None
+) -> list[KVPool]:
+    """One pool, or with `kv.draft_pool=separate` a second one for the head; all of as many pages."""
+    device = target.embed.weight.device
+    groups: list[tuple[KVLayout, torch.dtype]] = [(target.kv_layout, target.embed.weight.dtype)]
+    if head is not None:
+        groups.append((head.kv_layout, head.dtype))
+    longest = limits.max_seq_len + shape.path + shape.reserve
+    per_token = sum(layout.layers * layout.width * dtype.itemsize for layout, dtype in groups)
+    pages = 1 + pool_pages(cfg.kv, per_token, limits.max_batch_size * longest, longest, device)
+    page = cfg.kv.tokens_per_block
+    if cfg.kv.draft_pool is DraftPool.joint:
+        return [KVPool(groups, pages, page, device)]
+    return [KVPool([group], pages, page, device) for group in groups]

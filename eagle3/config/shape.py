@@ -36,7 +36,7 @@ class DraftShape:
     @property
     def draft_words(self) -> int:
         """32-bit words in a mask row over the K(D-1) entries that a draft loop adds."""
-        return max(1, -(-self.top_k * (self.depth - 1) // 32))
+        return max(1, -(-self.loop // 32))
 
     @property
     def history(self) -> int:
@@ -44,9 +44,14 @@ class DraftShape:
         return self.top_k + self.top_k**2 * max(self.depth - 1, 0)
 
     @property
+    def loop(self) -> int:
+        """K(D-1): entries that a draft loop writes past the committed length."""
+        return self.top_k * max(self.depth - 1, 0)
+
+    @property
     def reserve(self) -> int:
         """R = max(N, P + K(D-1)): entries that a step may write past a request's committed length."""
-        return max(self.nodes, self.path + self.top_k * max(self.depth - 1, 0))
+        return max(self.nodes, self.path + self.loop)
 
 
 def default_capture(layers: int) -> tuple[int, ...]:

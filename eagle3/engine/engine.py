@@ -1,11 +1,11 @@
 """The engine: requests in, tokens and text out. The host works one step behind the device."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from eagle3.config.rules import sampling_problems
-from eagle3.config.schema import EngineConfig, SamplingConfig
+from eagle3.config.request import request_sampling
+from eagle3.config.schema import EngineConfig
 from eagle3.engine.finish import FinishReason
 from eagle3.engine.request import Request, SamplingParams
 from eagle3.engine.runner import Output, Runner
@@ -40,6 +40,9 @@ class Event:
     result: Result | None
 
 
+Prompt = str | Sequence[int]
+
+
 class Engine:
     """Serves requests until none is left; see `generate`, `stream`, or `add` and `step`."""
 
@@ -62,21 +65,13 @@ class Engine:
         self._requests: dict[str, tuple[Request, IncrementalDecoder | None]] = {}
         self._added = 0
 
-    def add(
-        self,
-        prompt: str | Sequence[int],
-        sampling: SamplingConfig | None = None,
-        request_id: str | None = None,
-        **changes: Any,
-    ) -> str:
+    def add(self, prompt: Prompt, *, request_id: str | None = None, **sampling: Any) -> str:  # noqa: ANN401
         """Queue a prompt (text, or token ids) and return the request's id.
 
-        `sampling` (default: the configuration's) with `changes` to single fields says how it draws. Raises
-        `ConfigError` for bad values and `CapacityError` for a request that can never fit; the engine goes on.
+        `sampling` replaces single fields of the configuration's. Raises `ConfigError` for bad values and
+        `CapacityError` for a request that can never fit; the engine goes on.
         """
-        config = replace(sampling or self.config.sampling, **changes)
-        if problems := list(sampling_problems(config)):
-            raise ConfigError(problems)
+        config = request_sampling(self.config, sampling)
         tokens = self._tokens(prompt)
         params = SamplingParams.resolve(config, self.end_ids)
         request_id = request_id if request_id is not None else str(self._added)
@@ -110,25 +105,25 @@ class Engine:
         return not self._requests and self._pending is None
 
     def stream(
-        self,
-        prompts: Sequence[str | Sequence[int]],
-        samplings: Sequence[SamplingConfig] | None = None,
+        self, prompts: Sequence[Prompt], samplings: Sequence[Mapping[str, Any]] | None = None
     ) -> Iterator[Event]:
         """Serve all prompts together and yield what each step brings; request i has the id str(i).
 
-        A prompt that is refused yields one event whose result has the finish reason "error". Leaving the loop early
-        aborts what is left. Wants an idle engine: to mix with requests of your own, use `add` and `step`.
+        `samplings[i]` replaces fields of the configuration's sampling for prompt i; one without a seed of its own gets
+        the configuration's plus i. A prompt that can never fit yields one event, whose result has the finish reason
+        "error". Leaving the loop early aborts what is left. Wants an idle engine: to mix with requests of your own, use
+        `add` and `step`.
         """
         if not self.idle:
             raise Eagle3Error("stream and generate want an idle engine: finish or abort the requests added before")
         ids: list[str] = []
         try:
             for i, prompt in enumerate(prompts):
-                sampling = samplings[i] if samplings else self._seeded(i)
+                own = {"seed": self.config.sampling.seed + i, **(samplings[i] if samplings else {})}
                 try:
-                    ids.append(self.add(prompt, sampling, request_id=str(i)))
-                except (CapacityError, ConfigError) as error:
-                    yield self._refused(str(i), prompt, sampling, error)
+                    ids.append(self.add(prompt, request_id=str(i), **own))
+                except CapacityError as error:
+                    yield self._refused(str(i), prompt, own["seed"], error)
             while not self.idle:
                 yield from self.step()
         finally:
@@ -137,19 +132,13 @@ class Engine:
                     self.abort(request_id)
 
     def generate(
-        self,
-        prompts: Sequence[str | Sequence[int]],
-        samplings: Sequence[SamplingConfig] | None = None,
+        self, prompts: Sequence[Prompt], samplings: Sequence[Mapping[str, Any]] | None = None
     ) -> list[Result]:
-        """Serve all prompts together; results in the order of the prompts."""
+        """Serve all prompts together, as `stream`; results in the order of the prompts."""
         results = {e.request_id: e.result for e in self.stream(prompts, samplings) if e.result}
         return [results[str(i)] for i in range(len(prompts))]
 
-    def _seeded(self, index: int) -> SamplingConfig:
-        sampling = self.config.sampling
-        return replace(sampling, seed=sampling.seed + index)
-
-    def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
+    def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise Eagle3Error("this checkpoint has no tokenizer: give prompts as token ids")
@@ -202,10 +191,7 @@ class Engine:
             return None
         return self.tokenizer.decode([t for t in request.output if t not in request.sampling.ends])
 
-    def _refused(
-        self, request_id: str, prompt: str | Sequence[int], sampling: SamplingConfig, error: Eagle3Error
-    ) -> Event:
+    def _refused(self, request_id: str, prompt: Prompt, seed: int, error: Eagle3Error) -> Event:
         ids = [] if isinstance(prompt, str) else list(prompt)
-        result = Result(request_id, ids, [], None, "error", None, sampling.seed, str(error))
+        result = Result(request_id, ids, [], None, "error", None, seed, str(error))
         return Event(request_id, [], "", result)
-

@@ -12,10 +12,14 @@ from eagle3.spec.batch import Contexts, Draws, Generations, Sampling
 
 
 class Preparer:
-    """Turns plans into batches on a device, for pools of the given page size."""
+    """Turns plans into batches on a device, for pools of the given page size.
 
-    def __init__(self, page: int, device: torch.device) -> None:
+    `beyond` is how many entries past its rows a prompt chunk's pass may touch: those of the draft loop.
+    """
+
+    def __init__(self, page: int, beyond: int, device: torch.device) -> None:
         self.page = page
+        self.beyond = beyond
         self.device = device
 
     def contexts(self, plan: Plan) -> Contexts | None:
@@ -30,6 +34,7 @@ class Preparer:
             first.append(first[-1] + n)
         return Contexts(
             ids=self._i64([t for c in chunks for t in c.request.tokens[c.start : c.end]]),
+            following=self._i64([t for c in chunks for t in following(c)]),
             positions=self._i64([i for c in chunks for i in range(c.start, c.end)]),
             metas=tuple(self._meta(chunks, first, max(lens), pool) for pool in range(len(requests[0].pages))),
             predict=self._i64([n - 1 for n in first[1:]]),
@@ -38,6 +43,7 @@ class Preparer:
             given=self._i64([r.tokens[r.prefill] if r.resumed else -1 for r in requests]),
             sampling=self._sampling([r.sampling for r in requests]),
             draws=draws(requests),
+            ending=any(c.last for c in chunks),
         )
 
     def generations(self, plan: Plan) -> Generations | None:
@@ -68,7 +74,9 @@ class Preparer:
             write_at=self._i64(write_at),
             cu_q=self._tensor(first, torch.int32),
             kv_lens=self._tensor([c.end for c in chunks], torch.int32),
-            table=self._table([own[: -(-c.end // self.page)] for c, own in zip(chunks, pages, strict=True)]),
+            table=self._table(
+                [own[: -(-(c.end + self.beyond) // self.page)] for c, own in zip(chunks, pages, strict=True)]
+            ),
             max_q=longest,
         )
 
@@ -99,6 +107,12 @@ def slot(request: Request) -> int:
     """The slot of a request that runs."""
     assert request.slot is not None
     return request.slot
+
+
+def following(chunk: Chunk) -> list[int]:
+    """The token after each of a chunk's; 0 for one that is not known yet."""
+    tokens = chunk.request.tokens[chunk.start + 1 : chunk.end + 1]
+    return tokens + [0] * (chunk.end - chunk.start - len(tokens))
 
 
 def draws(requests: Sequence[Request]) -> Draws:

@@ -25,21 +25,20 @@ class KVPool:
     """`groups[g]` is [L_g, pages, page, E_g]. Page 0 is the dummy: padding rows write there, no request owns it."""
 
     def __init__(
-        self, layouts: Sequence[KVLayout], pages: int, page: int, dtype: torch.dtype, device: torch.device
+        self,
+        groups: Sequence[tuple[KVLayout, torch.dtype]],
+        pages: int,
+        page: int,
+        device: torch.device,
     ) -> None:
+        self.pages = pages
         self.page = page
-        self.layouts = tuple(layouts)
         self.groups = [
             torch.zeros(layout.layers, pages, page, layout.width, dtype=dtype, device=device)
-            for layout in layouts
+            for layout, dtype in groups
         ]
-        self._layers = [group[i] for group in self.groups for i in range(group.shape[0])]
+        self._layers = [layer for group in self.groups for layer in group.unbind(0)]
 
     def layer(self, index: int) -> Tensor:
         """[pages, page, E] of a layer, counted over all groups in order."""
         return self._layers[index]
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes that one entry takes over all layers."""
-        return sum(g.shape[0] * g.shape[3] * g.element_size() for g in self.groups)

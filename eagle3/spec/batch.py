@@ -35,6 +35,7 @@ class Contexts:
     """C prompt chunks, T rows. `metas` has one entry a page table: the target's first, the head's last."""
 
     ids: Tensor  # [T] i64
+    following: Tensor  # [T] i64, the prompt token after each row's own; 0 where a prompt ends
     positions: Tensor  # [T] i64
     metas: tuple[PromptMeta, ...]
     predict: Tensor  # [C] i64, the last row of each chunk
@@ -43,6 +44,7 @@ class Contexts:
     given: Tensor  # [C] i64, the next token where it is known (a preempted request's own), -1: draw it
     sampling: Sampling  # [C]
     draws: Draws
+    ending: bool  # some chunk ends its prompt; known to the host, so that a tree is grown only where one is wanted
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,22 @@ from eagle3.config.shape import DraftShape
 from eagle3.kv.meta import TreeMeta, entries
 from eagle3.kv.pool import KVPool
 from eagle3.models.decoder import Decoder
+from eagle3.ops.relocate_kv import relocate_kv
 from eagle3.spec.accept import accept, draw
 from eagle3.spec.batch import Accepted, Contexts, Generations
+from eagle3.spec.capture import Capture
+from eagle3.spec.drafter import Drafter
+from eagle3.spec.rows import Rows, context_rows, path_rows
 from eagle3.spec.slots import SlotState, TreeSlots
 from eagle3.spec.tree import Tree, chain
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """What drafting adds to a target: where its features are kept, and who guesses from them."""
+
+    capture: Capture
+    drafter: Drafter
 
 
 @dataclass(frozen=True)
@@ -20,33 +32,56 @@ class Worker:
     """Target, its KV pool and the requests' slots: everything that a step changes."""
 
     target: Decoder
-    pool: KVPool
+    pool: KVPool  # the target's layers first
     slots: TreeSlots
     shape: DraftShape
+    spec: Speculation | None = None  # None: plain decoding, a tree of the root alone
 
     def contexts(self, batch: Contexts) -> Accepted:
         """Run C prompt chunks. A chunk that ends its prompt emits one token and fills its slot; others do neither."""
-        hidden = self.target(batch.ids, batch.positions, self.pool, batch.metas[0])
+        hidden = self.target(batch.ids, batch.positions, self.pool, batch.metas[0], self._on_layer)
         length = batch.positions[batch.predict] + 1  # [C]
         drawn = draw(self.target.logits(hidden[batch.predict]), batch.sampling, length, batch.draws)
         token = torch.where(batch.given < 0, drawn, batch.given)
         self.slots.admit(batch.slots, batch.sampling)
-        self.slots.write(batch.slots, batch.last, self._roots(token), length, has_tree=False)
+        if self.spec is None:
+            tree = self._roots(token)
+        else:
+            rows = context_rows(batch, token, length, self.spec.capture.hidden)
+            if not batch.ending:
+                self.spec.drafter.read(rows)
+                return self._emitted(token, batch.last)
+            tree = self.spec.drafter.draft(rows)
+        self._write(batch.slots, batch.last, tree, length)
         return self._emitted(token, batch.last)
 
     def generations(self, batch: Generations) -> Accepted:
-        """Run the target over the trees of G requests, accept, and leave each slot at its new root."""
+        """Verify the trees of G requests, accept, tidy the target's KV, and grow the next trees from the new roots."""
         state = self.slots.read(batch.slots)
-        ids, positions, meta = tree_rows(state, batch.tables[0], self.pool.page)
-        hidden = self.target(ids, positions, self.pool, meta)
+        table = batch.tables[0]
+        ids, positions, meta = tree_rows(state, table, self.pool.page)
+        hidden = self.target(ids, positions, self.pool, meta, self._on_layer)
         accepted = accept(self.target.logits(hidden), state, batch.draws, self.shape.depth)
         real = batch.slots != self.slots.dummy
         accepted = replace(accepted, counts=accepted.counts * real)
+        if self.shape.top_k > 1:
+            relocate_kv(self.pool.groups[0], table, state.length, accepted.nodes)
         root = accepted.tokens.gather(1, (accepted.counts - 1).clamp(min=0)[:, None])[:, 0]
-        self.slots.write(
-            batch.slots, real, self._roots(root), state.length + accepted.counts, has_tree=False
-        )
+        if self.spec is None:
+            tree = self._roots(root)
+        else:
+            captured, drafter = self.spec.capture.hidden, self.spec.drafter
+            rows = path_rows(state, accepted, root, batch.tables[-1], drafter.pool.page, captured)
+            tree = drafter.draft(rows)
+        self._write(batch.slots, real, tree, state.length + accepted.counts)
         return accepted
+
+    def _on_layer(self, layer: int, hidden: Tensor, residual: Tensor | None) -> None:
+        if self.spec is not None:
+            self.spec.capture(layer, hidden, residual)
+
+    def _write(self, ids: Tensor, keep: Tensor, tree: Tree, length: Tensor) -> None:
+        self.slots.write(ids, keep, tree, length, has_tree=self.spec is not None)
 
     def _roots(self, token: Tensor) -> Tree:
         """Trees [B, N] at rest, but for their roots."""

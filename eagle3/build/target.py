@@ -1,0 +1,102 @@
+"""The target and its text side, from a checkpoint."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from eagle3.config.schema import DType, EngineConfig, LoadFormat, TargetConfig
+from eagle3.config.shape import DraftShape
+from eagle3.engine.scheduler import Limits
+from eagle3.errors import ConfigError, Problem, WeightError
+from eagle3.models.checkpoint import resolve
+from eagle3.models.decoder import Decoder, ModelFacts
+from eagle3.models.weights import dummy_weights, load_weights
+from eagle3.text.tokenizer import Tokenizer, end_token_ids
+
+Progress = Callable[[int, int], None]  # bytes of weights loaded, bytes in all
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is the first GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        seen = torch.cuda.device_count()
+        problem = Problem("runtime.device", f"names a GPU, {seen} are there: use cpu or auto", name)
+        raise ConfigError([problem])
+    return device
+
+
+def target_facts(target: TargetConfig) -> tuple[Path | None, ModelFacts]:
+    """The folder of the target's files, and its facts. With dummy weights the configuration's own facts will do."""
+    inline = ModelFacts.from_architecture(target.architecture) if target.architecture else None
+    if target.load_format is LoadFormat.dummy and inline:
+        return None, inline
+    folder = resolve(target.checkpoint, revision=target.revision, sha256=target.sha256)
+    facts = ModelFacts.from_hf(folder)
+    if inline and (wrong := inline.differences(facts)):
+        raise WeightError(
+            "target.architecture and the checkpoint's config.json disagree:\n"
+            + "\n".join(f"  {line}" for line in wrong)
+            + "\nmend target.architecture, or leave it out to take the checkpoint's"
+        )
+    return folder, facts
+
+
+def engine_limits(cfg: EngineConfig, facts: ModelFacts) -> Limits:
+    """The engine's sizes, all defaults resolved."""
+    runtime = cfg.runtime
+    return Limits(
+        max_batch_size=runtime.max_batch_size,
+        max_seq_len=runtime.max_seq_len or facts.max_positions,
+        max_num_tokens=runtime.max_num_tokens,
+        prompt_chunk=runtime.prompt_chunk or runtime.max_num_tokens,
+    )
+
+
+def load_target(
+    target: TargetConfig,
+    folder: Path | None,
+    facts: ModelFacts,
+    limits: Limits,
+    shape: DraftShape,
+    device: torch.device,
+    progress: Progress | None,
+) -> Decoder:
+    """The target with its weights, for inference."""
+    model = Decoder(
+        facts,
+        max_positions=limits.max_seq_len + shape.path + shape.reserve,
+        max_seq_len=limits.max_seq_len,
+        dtype=torch_dtype(target.dtype, folder, device),
+        device=device,
+    ).requires_grad_(False)
+    if target.load_format is LoadFormat.dummy or folder is None:
+        dummy_weights(model)
+    else:
+        load_weights(model, folder, facts.family.names, tied=facts.tied_names, progress=progress)
+    return model.eval()
+
+
+def torch_dtype(asked: DType, folder: Path | None, device: torch.device) -> torch.dtype:
+    """`auto`: float32 on a CPU; on a GPU the checkpoint's own, bfloat16 where it does not say."""
+    name = asked.value
+    if asked is DType.auto:
+        name = "float32" if device.type == "cpu" else "bfloat16"
+        if folder is not None and device.type != "cpu":
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            name = config.get("dtype") or config.get("torch_dtype") or name
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def load_text(folder: Path | None) -> tuple[Tokenizer | None, frozenset[int]]:
+    """The checkpoint's tokenizer, if it has one, and the tokens that end an answer."""
+    if folder is None:
+        return None, frozenset()
+    tokenizer = Tokenizer.find(folder)
+    return tokenizer, frozenset(end_token_ids(folder, tokenizer))

@@ -1,0 +1,34 @@
+"""The wheel carries conf/ and recipes/ and works from any folder."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_wheel_works_from_any_folder(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(tmp_path)]
+    subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+        packed.extractall(site)
+    for folder in ("conf", "recipes"):
+        shipped = {p.relative_to(ROOT / folder).as_posix() for p in (ROOT / folder).rglob("*.yaml")}
+        inside = {n.removeprefix(f"eagle3/{folder}/") for n in names if n.startswith(f"eagle3/{folder}/")}
+        assert shipped == {n for n in inside if n.endswith(".yaml")}
+    assert "eagle3/py.typed" in names
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    where = [sys.executable, "-c", "import eagle3; print(eagle3.__file__)"]
+    found = subprocess.run(where, cwd=elsewhere, env=env, check=True, capture_output=True, text=True)
+    assert found.stdout.startswith(str(site))
+    check = [sys.executable, "-m", "eagle3", "check", "--all"]
+    done = subprocess.run(check, cwd=elsewhere, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
