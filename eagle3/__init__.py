@@ -1,9 +1,9 @@
 """eagle3: one YAML in, a running EAGLE-3 engine out.
 
-    import eagle3
+import eagle3
 
-    engine = eagle3.load("smollm2", ["sampling.max_new_tokens=32"])
-    print(engine.generate(["Once upon a time"])[0].text)
+engine = eagle3.load("smollm2", ["sampling.max_new_tokens=32"])
+print(engine.generate(["Once upon a time"])[0].text)
 """
 
 from collections.abc import Sequence

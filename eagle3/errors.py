@@ -4,7 +4,8 @@ Eagle3Error
 ├─ ConfigError       all broken rules at once: key, value seen, value wanted, origin
 ├─ WeightError       a checkpoint lacks, or has beyond, what the model names; shapes that differ
 ├─ UnsupportedError  a feature not built, or two that cannot go together
-└─ CapacityError     a request can never fit
+├─ CapacityError     a request can never fit
+└─ RunError          a run, or some requests or jobs of it, failed
 """
 
 from collections.abc import Sequence
@@ -47,3 +48,7 @@ class UnsupportedError(Eagle3Error):
 
 class CapacityError(Eagle3Error):
     """A request that can never fit; the message names the need and the limit."""
+
+
+class RunError(Eagle3Error):
+    """A run that failed, or some requests or jobs of it; exit code 1."""

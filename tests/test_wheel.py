@@ -10,7 +10,17 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_the_wheel_works_from_any_folder(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(tmp_path)]
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "-q",
+        "-w",
+        str(tmp_path),
+    ]
     subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     site = tmp_path / "site"

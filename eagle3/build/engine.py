@@ -1,11 +1,15 @@
 """The parts list: from a composed configuration to a running engine, with explicit constructors."""
 
+import logging
+from functools import partial
+
 import torch
 
+from eagle3.build.draft import build_head
 from eagle3.build.memory import pool_pages
 from eagle3.build.target import Progress, engine_limits, load_target, load_text, pick_device, target_facts
 from eagle3.config.load import Composed
-from eagle3.config.schema import DraftPool, EngineConfig
+from eagle3.config.schema import DraftPool, EngineConfig, SpecConfig
 from eagle3.config.shape import DraftShape
 from eagle3.engine.engine import Engine
 from eagle3.engine.prepare import Preparer
@@ -16,11 +20,15 @@ from eagle3.kv.pages import Pages
 from eagle3.kv.pool import KVLayout, KVPool
 from eagle3.models.decoder import Decoder
 from eagle3.models.draft import DraftModel
+from eagle3.spec.accept import Verify, accept, reject, synthetic
 from eagle3.spec.capture import Capture, capture_rows
 from eagle3.spec.drafter import Drafter
+from eagle3.spec.drawer import Drawer
 from eagle3.spec.slots import TreeSlots
 from eagle3.spec.worker import Speculation, Worker
 from eagle3.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 
 def build_engine(composed: Composed, progress: Progress | None = None) -> Engine:
@@ -36,8 +44,14 @@ def build_engine(composed: Composed, progress: Progress | None = None) -> Engine
     folder, facts = target_facts(cfg.target)
     limits = engine_limits(cfg, facts)
     target = load_target(cfg.target, folder, facts, limits, shape, device, progress)
+    draft = None
+    if shape.depth > 0:
+        head, report = build_head(cfg.draft, cfg.spec, target, limits, shape, progress)
+        draft = head, report.capture.outputs
+        for line in report.warnings:
+            log.warning("%s", line)
     tokenizer, ends = load_text(folder)
-    return assemble(cfg, shape, limits, target, None, tokenizer=tokenizer, ends=ends)
+    return assemble(cfg, shape, limits, target, draft, tokenizer=tokenizer, ends=ends)
 
 
 def assemble(
@@ -60,11 +74,32 @@ def assemble(
         rows = capture_rows(limits.max_num_tokens, limits.max_batch_size, limits.max_seq_len, shape.nodes)
         capture = Capture(layers, rows, target.facts.hidden, weight.dtype, device)
         first = target.facts.layers if len(pools) == 1 else 0
-        spec = Speculation(capture, Drafter(head, pools[-1], first, shape))
-    worker = Worker(target, pools[0], TreeSlots(limits.max_batch_size, shape, device), shape, spec)
+        spec = speculation(cfg.spec, shape, capture, head, pools[-1], first)
+    drawn = draft[0].draft_vocab if draft and draws_drafts(cfg.spec, shape) else None
+    slots = TreeSlots(limits.max_batch_size, shape, device, drawn_from=drawn)
+    worker = Worker(target, pools[0], slots, shape, spec)
     runner = Runner(worker, Preparer(pools[0].page, shape.loop, device))
     scheduler = Scheduler(limits, shape, [Pages(pool.pages - 1, pool.page) for pool in pools])
     return Engine(cfg, runner, scheduler, tokenizer, target.facts.vocab, ends)
+
+
+def draws_drafts(spec: SpecConfig, shape: DraftShape) -> bool:
+    """Whether drafts are drawn and judged by the ratio test: on chains alone, a tree gains nothing from it."""
+    return spec.use_rejection_sampling and shape.top_k == 1
+
+
+def speculation(
+    spec: SpecConfig, shape: DraftShape, capture: Capture, head: DraftModel, pool: KVPool, first_layer: int
+) -> Speculation:
+    """The drafter and the rule of verification that a configuration asks for."""
+    verify: Verify = accept
+    drafter = Drafter(head, pool, first_layer, shape)
+    if draws_drafts(spec, shape):
+        verify = partial(reject, to_target=head.to_target)
+        drafter = Drawer(head, pool, first_layer, shape)
+    if spec.synthetic_acceptance is not None:
+        verify = partial(synthetic, mean=spec.synthetic_acceptance)
+    return Speculation(capture, drafter, verify)
 
 
 def build_pools(

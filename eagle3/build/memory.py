@@ -15,9 +15,7 @@ def free_bytes(device: torch.device) -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def pool_pages(
-    kv: KVConfig, bytes_per_token: int, want_entries: int, least_entries: int, device: torch.device
-) -> int:
+def pool_pages(kv: KVConfig, bytes_per_token: int, want_entries: int, least_entries: int, device: torch.device) -> int:
     """Pages for pools that take so many bytes a token together, page 0 not counted.
 
     `kv.max_tokens` decides where it is set; else as many as `want_entries` (every request at its longest) need, or as

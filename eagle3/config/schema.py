@@ -116,7 +116,7 @@ class SpecConfig:
     use_dynamic_tree: bool = False
     dynamic_tree_max_topK: int | None = None  # K
     max_total_draft_tokens: int | None = None  # N - 1; None: D for a chain, K·D for a tree
-    layers_to_capture: list[int] | None = None  # outputs of these layers; None: the head's, else 1, L//2-1, L-4
+    layers_to_capture: list[int] | None = None  # their outputs; None: the head's, else 1, L//2-1, L-4
     use_rejection_sampling: bool = False
     synthetic_acceptance: float | None = None  # a mean length, bonus included; not valid for acceptance
     # known to TensorRT-LLM, refused by name until built
@@ -158,7 +158,7 @@ class RuntimeConfig:
 
 @dataclass(kw_only=True)
 class SamplingConfig:
-    """What a request gets where it does not say otherwise. Filters in order: temperature, top-k, top-p, min-p."""
+    """What a request gets by default. Filters in order: temperature, top-k, top-p, min-p."""
 
     max_new_tokens: int = 128
     temperature: float = 0.0  # 0: greedy

@@ -73,6 +73,7 @@ class Engine:
         """
         config = request_sampling(self.config, sampling)
         tokens = self._tokens(prompt)
+        self.check_prompt(tokens)
         params = SamplingParams.resolve(config, self.end_ids)
         request_id = request_id if request_id is not None else str(self._added)
         if request_id in self._requests:
@@ -84,6 +85,13 @@ class Engine:
         text = IncrementalDecoder(self.tokenizer) if self.tokenizer else None
         self._requests[request_id] = (request, text)
         return request_id
+
+    def check_prompt(self, tokens: Sequence[int]) -> None:
+        """Raise `ConfigError` for a prompt that is empty or holds what is no token id."""
+        if not tokens:
+            raise ConfigError([Problem("prompt", "wants at least one token", list(tokens))])
+        if bad := [t for t in tokens if not 0 <= t < self.vocab]:
+            raise ConfigError([Problem("prompt", f"wants token ids in [0, {self.vocab}), got {bad[:5]}", bad)])
 
     def step(self) -> list[Event]:
         """Hand the next step to the device and report the one before it."""
@@ -98,6 +106,10 @@ class Engine:
         request, _ = self._requests[request_id]
         self.scheduler.finish(request, "abort")
         return self._leave(request)
+
+    def abort_all(self) -> list[Result]:
+        """End all requests now, with what they have."""
+        return [self.abort(request_id) for request_id in list(self._requests)]
 
     @property
     def idle(self) -> bool:
@@ -126,14 +138,13 @@ class Engine:
                     yield self._refused(str(i), prompt, own["seed"], error)
             while not self.idle:
                 yield from self.step()
-        finally:
+        except GeneratorExit:
             for request_id in ids:
                 if request_id in self._requests:
                     self.abort(request_id)
+            raise
 
-    def generate(
-        self, prompts: Sequence[Prompt], samplings: Sequence[Mapping[str, Any]] | None = None
-    ) -> list[Result]:
+    def generate(self, prompts: Sequence[Prompt], samplings: Sequence[Mapping[str, Any]] | None = None) -> list[Result]:
         """Serve all prompts together, as `stream`; results in the order of the prompts."""
         results = {e.request_id: e.result for e in self.stream(prompts, samplings) if e.result}
         return [results[str(i)] for i in range(len(prompts))]
@@ -145,10 +156,6 @@ class Engine:
             tokens = self.tokenizer.encode(prompt)
         else:
             tokens = list(prompt)
-        if not tokens:
-            raise ConfigError([Problem("prompt", "wants at least one token", prompt)])
-        if bad := [t for t in tokens if not 0 <= t < self.vocab]:
-            raise ConfigError([Problem("prompt", f"wants token ids in [0, {self.vocab}), got {bad[:5]}", bad)])
         return tokens
 
     def _commit(self) -> list[Emission]:

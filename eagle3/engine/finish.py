@@ -6,9 +6,7 @@ from typing import Literal
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
-def keep(
-    new: Sequence[int], emitted: int, limit: int, ends: Collection[int]
-) -> tuple[list[int], FinishReason | None]:
+def keep(new: Sequence[int], emitted: int, limit: int, ends: Collection[int]) -> tuple[list[int], FinishReason | None]:
     """The tokens of `new` that a request keeps, and why it ends, if it does.
 
     `emitted` tokens came before, `limit` is the most it may emit, `ends` are the tokens that stop it. A stop token

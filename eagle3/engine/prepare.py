@@ -53,9 +53,7 @@ class Preparer:
             return None
         return Generations(
             slots=self._i64([slot(r) for r in requests]),
-            tables=tuple(
-                self._table([r.pages[pool] for r in requests]) for pool in range(len(requests[0].pages))
-            ),
+            tables=tuple(self._table([r.pages[pool] for r in requests]) for pool in range(len(requests[0].pages))),
             draws=draws(requests),
         )
 
@@ -117,6 +115,4 @@ def following(chunk: Chunk) -> list[int]:
 
 def draws(requests: Sequence[Request]) -> Draws:
     """What the host knows of their sampling."""
-    return Draws(
-        greedy=all(r.sampling.greedy for r in requests), filtered=any(r.sampling.filtered for r in requests)
-    )
+    return Draws(greedy=all(r.sampling.greedy for r in requests), filtered=any(r.sampling.filtered for r in requests))

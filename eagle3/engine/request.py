@@ -23,9 +23,7 @@ class SamplingParams:
     def resolve(cls, cfg: SamplingConfig, model_ends: frozenset[int]) -> "SamplingParams":
         """The parameters of a `SamplingConfig` that has passed its rules."""
         ends = frozenset(cfg.stop_token_ids) | (frozenset() if cfg.ignore_eos else model_ends)
-        return cls(
-            cfg.max_new_tokens, cfg.temperature, cfg.top_k or 0, cfg.top_p, cfg.min_p, cfg.seed, ends
-        )
+        return cls(cfg.max_new_tokens, cfg.temperature, cfg.top_k or 0, cfg.top_p, cfg.min_p, cfg.seed, ends)
 
     @property
     def greedy(self) -> bool:

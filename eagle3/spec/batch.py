@@ -17,8 +17,8 @@ class Sampling:
     min_p: Tensor  # [R] f32, 0: off
     seed: Tensor  # [R] i64
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The five, in order."""
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The fields in order."""
         return self.temperature, self.top_k, self.top_p, self.min_p, self.seed
 
 

@@ -12,9 +12,7 @@ class Capture:
     An instance is the decoder's `on_layer` callback.
     """
 
-    def __init__(
-        self, layers: Sequence[int], rows: int, hidden: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, layers: Sequence[int], rows: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         assert len(set(layers)) == len(layers)
         self.layers = tuple(layers)
         self.width = hidden

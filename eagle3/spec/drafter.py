@@ -1,6 +1,7 @@
 """Grows the next tree: the head reads what was accepted, then its own guesses, K rows a request and step."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +16,23 @@ from eagle3.ops.select import topk
 from eagle3.ops.topk import draft_topk
 from eagle3.spec.rows import Rows
 from eagle3.spec.tree import Tree, chain
+
+
+class Drafts(Protocol):
+    """Who guesses: the head's `Drafter`, or a stand-in for it."""
+
+    @property
+    def pool(self) -> KVPool:
+        """Where its K/V lives."""
+
+    def read(self, rows: Rows) -> object:
+        """Take in rows from which no tree is wanted yet."""
+
+    def draft(self, rows: Rows) -> tuple[Tree, Tensor | None]:
+        """Trees [B, N] that grow from the roots of `rows`, and the distributions f32 [B, D, Vd] they were drawn from.
+
+        Without a draw (the K best, always the same) there is no distribution.
+        """
 
 
 @dataclass(frozen=True)
@@ -36,16 +54,16 @@ class Drafter:
     first_layer: int
     shape: DraftShape
 
-    def draft(self, rows: Rows) -> Tree:
+    def draft(self, rows: Rows) -> tuple[Tree, None]:
         """Trees [B, N] that grow from the roots of `rows`.
 
         Step 0 reads every row; the last of each request offers the K nodes of depth 1. Each further step feeds the
         K best nodes of the newest depth alone: what earlier ones left in the pool is found through the mask.
         """
         out, feedback = self.read(rows)
-        scores, tokens = self._offer(out[rows.last])  # [B, K]
+        scores, tokens = self._offer(out)  # [B, K]
         K = self.shape.top_k
-        frontier = Frontier(tokens, scores, feedback[rows.last][:, None].expand(-1, K, -1), self._own(0, scores))
+        frontier = Frontier(tokens, scores, feedback[:, None].expand(-1, K, -1), self._own(0, scores))
         offered, kept = [(tokens, scores)], []
         parents = torch.arange(K, device=tokens.device).expand_as(tokens)  # history indices, depth by depth
         for step in range(1, self.shape.depth):
@@ -53,15 +71,16 @@ class Drafter:
             tokens, scores, feedback = self._expand(rows, frontier, step)
             offered.append((tokens, scores))
             frontier, parents = self._select(frontier, tokens, scores, feedback, step)
-        return self._tree(rows.root, offered, kept)
+        return self._tree(rows.root, offered, kept), None
 
     def read(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Step 0: outputs and feedback [T, H] of all rows, whose K/V stays in the pool."""
+        """Step 0: all rows leave their K/V in the pool; outputs and feedback [B, H] of those that predict."""
         features = self.head.fuse(rows.captured)
-        return self.head.forward(rows.ids, features, rows.positions, Cores(self, rows.meta))
+        out, feedback = self.head.forward(rows.ids, features, rows.positions, Cores(self, rows.meta))
+        return out[rows.last], feedback[rows.last]
 
-    def _expand(self, rows: Rows, frontier: Frontier, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Run the K frontier nodes of depth `step`: tokens and scores [B, K²] of their children, outputs [B, K, H]."""
+    def feed(self, rows: Rows, frontier: Frontier, step: int) -> tuple[Tensor, Tensor]:
+        """Run the K frontier nodes of depth `step`: outputs and feedback [B · K, H]."""
         (B, K), base = frontier.tokens.shape, rows.length[:, None]
         at = base + (step - 1) * K + torch.arange(K, device=base.device)  # each node has its own entry
         column = torch.arange(step * K, device=base.device)
@@ -73,10 +92,15 @@ class Drafter:
             depth=(column // K).int().expand(B, -1),
             mask=frontier.mask,
         )
-        positions = (base + step - 1).expand(-1, K)
-        out, feedback = self.head.forward(
-            frontier.tokens.flatten(), frontier.feedback.flatten(0, 1), positions.flatten(), Cores(self, meta)
+        positions = (base + step - 1).expand(-1, K).flatten()
+        return self.head.forward(
+            frontier.tokens.flatten(), frontier.feedback.flatten(0, 1), positions, Cores(self, meta)
         )
+
+    def _expand(self, rows: Rows, frontier: Frontier, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens and scores [B, K²] of the children of the nodes of depth `step`, and these nodes' feedback [B, K, H]."""
+        B, K = frontier.tokens.shape
+        out, feedback = self.feed(rows, frontier, step)
         scores, tokens = self._offer(out)  # [B · K, K]
         scores = (frontier.scores[:, :, None] + scores.view(B, K, K)).flatten(1)
         return tokens.view(B, K * K), scores, feedback.view(B, K, -1)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eagle3.kv.meta import AttnMeta, TreeMeta, entries
-from eagle3.spec.batch import Accepted, Contexts
+from eagle3.spec.batch import Accepted, Contexts, Generations, Sampling
 from eagle3.spec.slots import SlotState
 
 
@@ -22,6 +22,8 @@ class Rows:
     length: Tensor  # [B] i64, committed entries now: the new root's position
     root: Tensor  # [B] i64, the new root
     table: Tensor  # [B, M] i32, the head's
+    slots: Tensor  # [B] i64
+    sampling: Sampling  # [B]
 
 
 def context_rows(batch: Contexts, token: Tensor, length: Tensor, captured: Tensor) -> Rows:
@@ -30,15 +32,24 @@ def context_rows(batch: Contexts, token: Tensor, length: Tensor, captured: Tenso
     ids[batch.predict] = torch.where(batch.last, token, ids[batch.predict])
     meta = batch.metas[-1]
     return Rows(
-        ids, captured[: ids.shape[0]], batch.positions, meta, batch.predict, length, token, meta.table
+        ids,
+        captured[: ids.shape[0]],
+        batch.positions,
+        meta,
+        last=batch.predict,
+        length=length,
+        root=token,
+        table=meta.table,
+        slots=batch.slots,
+        sampling=batch.sampling,
     )
 
 
 def path_rows(
-    state: SlotState, accepted: Accepted, root: Tensor, table: Tensor, page: int, captured: Tensor
+    batch: Generations, state: SlotState, accepted: Accepted, root: Tensor, page: int, captured: Tensor
 ) -> Rows:
     """The P rows of each accepted path: root, accepted nodes, and past the end rows that are overwritten later."""
-    (G, P), N = accepted.tokens.shape, state.tree.tokens.shape[1]
+    (G, P), N, table = accepted.tokens.shape, state.tree.tokens.shape[1], batch.tables[-1]
     step, g = torch.arange(P, device=root.device), torch.arange(G, device=root.device)
     node = torch.cat([torch.zeros_like(root)[:, None], accepted.nodes.clamp(min=0)], dim=1)  # [G, P]
     at = state.length[:, None] + step
@@ -51,12 +62,14 @@ def path_rows(
         mask=None,
     )
     return Rows(
-        ids=accepted.tokens.flatten(),
-        captured=captured[(g[:, None] * N + node).flatten()],
-        positions=at.flatten(),
-        meta=meta,
+        accepted.tokens.flatten(),
+        captured[(g[:, None] * N + node).flatten()],
+        at.flatten(),
+        meta,
         last=g * P + (accepted.counts - 1).clamp(min=0),
         length=state.length + accepted.counts,
         root=root,
         table=table,
+        slots=batch.slots,
+        sampling=state.sampling,
     )

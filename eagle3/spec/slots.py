@@ -18,12 +18,14 @@ class SlotState:
     has_tree: Tensor  # [B] bool; without one only the root is verified
     length: Tensor  # [B] i64, committed entries = the root's position
     sampling: Sampling
+    probs: Tensor | None  # [B, D, Vd] f32, what the tree's tokens were drawn from; None: they were not drawn
 
 
 class TreeSlots:
     """S rows and a dummy, the last. A row at rest holds a chain, the dummy a K-ary tree of length 0."""
 
-    def __init__(self, slots: int, shape: DraftShape, device: torch.device) -> None:
+    def __init__(self, slots: int, shape: DraftShape, device: torch.device, *, drawn_from: int | None = None) -> None:
+        """`drawn_from` is Vd where drafts are drawn, whose distributions then have to be kept."""
         self.dummy = slots
         rest = chain(slots + 1, shape.nodes, device)
         padding = kary(shape.nodes, shape.top_k, device)
@@ -33,6 +35,9 @@ class TreeSlots:
         self.tree = Tree(*(t.clone() for t in rest.tensors()))
         self.has_tree = torch.zeros(slots + 1, dtype=torch.bool, device=device)
         self.length = torch.zeros(slots + 1, dtype=torch.int64, device=device)
+        self.probs = None
+        if drawn_from is not None:
+            self.probs = torch.zeros(slots + 1, shape.depth, drawn_from, device=device)
         self.sampling = Sampling(
             temperature=torch.zeros(slots + 1, device=device),
             top_k=torch.zeros(slots + 1, dtype=torch.int32, device=device),
@@ -48,14 +53,23 @@ class TreeSlots:
             self.has_tree[ids],
             self.length[ids],
             Sampling(*(t[ids] for t in self.sampling.tensors())),
+            None if self.probs is None else self.probs[ids],
         )
 
-    def write(self, ids: Tensor, keep: Tensor, tree: Tree, length: Tensor, has_tree: bool) -> None:
+    def write(
+        self, ids: Tensor, keep: Tensor, tree: Tree, length: Tensor, *, has_tree: bool, probs: Tensor | None
+    ) -> None:
         """Set the rows `ids` [B] where `keep` [B]; elsewhere they stay as they are."""
-        for row, new in zip(self.tree.tensors(), tree.tensors(), strict=True):
+
+        def put(row: Tensor, new: Tensor) -> None:
             row[ids] = torch.where(keep.view(-1, *[1] * (new.dim() - 1)), new, row[ids])
-        self.length[ids] = torch.where(keep, length, self.length[ids])
-        self.has_tree[ids] = torch.where(keep, torch.full_like(keep, has_tree), self.has_tree[ids])
+
+        for row, new in zip(self.tree.tensors(), tree.tensors(), strict=True):
+            put(row, new)
+        put(self.length, length)
+        put(self.has_tree, torch.full_like(keep, has_tree))
+        if self.probs is not None and probs is not None:
+            put(self.probs, probs)
 
     def admit(self, ids: Tensor, sampling: Sampling) -> None:
         """Give the rows `ids` [C] their requests' sampling parameters."""
@@ -68,3 +82,5 @@ class TreeSlots:
             row[ids] = rest[ids]
         self.length[ids] = 0
         self.has_tree[ids] = False
+        if self.probs is not None:
+            self.probs[ids] = 0

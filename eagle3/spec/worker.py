@@ -10,11 +10,11 @@ from eagle3.kv.meta import TreeMeta, entries
 from eagle3.kv.pool import KVPool
 from eagle3.models.decoder import Decoder
 from eagle3.ops.relocate_kv import relocate_kv
-from eagle3.spec.accept import accept, draw
+from eagle3.spec.accept import Verify, accept, draw
 from eagle3.spec.batch import Accepted, Contexts, Generations
 from eagle3.spec.capture import Capture
-from eagle3.spec.drafter import Drafter
-from eagle3.spec.rows import Rows, context_rows, path_rows
+from eagle3.spec.drafter import Drafts
+from eagle3.spec.rows import context_rows, path_rows
 from eagle3.spec.slots import SlotState, TreeSlots
 from eagle3.spec.tree import Tree, chain
 
@@ -24,7 +24,8 @@ class Speculation:
     """What drafting adds to a target: where its features are kept, and who guesses from them."""
 
     capture: Capture
-    drafter: Drafter
+    drafter: Drafts
+    verify: Verify = accept
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,13 @@ class Worker:
         token = torch.where(batch.given < 0, drawn, batch.given)
         self.slots.admit(batch.slots, batch.sampling)
         if self.spec is None:
-            tree = self._roots(token)
+            self._write(batch.slots, batch.last, self._roots(token), length=length)
         else:
             rows = context_rows(batch, token, length, self.spec.capture.hidden)
-            if not batch.ending:
+            if batch.ending:
+                self._write(batch.slots, batch.last, *self.spec.drafter.draft(rows), length=length)
+            else:
                 self.spec.drafter.read(rows)
-                return self._emitted(token, batch.last)
-            tree = self.spec.drafter.draft(rows)
-        self._write(batch.slots, batch.last, tree, length)
         return self._emitted(token, batch.last)
 
     def generations(self, batch: Generations) -> Accepted:
@@ -61,27 +61,28 @@ class Worker:
         table = batch.tables[0]
         ids, positions, meta = tree_rows(state, table, self.pool.page)
         hidden = self.target(ids, positions, self.pool, meta, self._on_layer)
-        accepted = accept(self.target.logits(hidden), state, batch.draws, self.shape.depth)
+        verify = accept if self.spec is None else self.spec.verify
+        accepted = verify(self.target.logits(hidden), state, batch.draws, self.shape.depth)
         real = batch.slots != self.slots.dummy
         accepted = replace(accepted, counts=accepted.counts * real)
         if self.shape.top_k > 1:
             relocate_kv(self.pool.groups[0], table, state.length, accepted.nodes)
         root = accepted.tokens.gather(1, (accepted.counts - 1).clamp(min=0)[:, None])[:, 0]
+        length = state.length + accepted.counts
         if self.spec is None:
-            tree = self._roots(root)
+            self._write(batch.slots, real, self._roots(root), length=length)
         else:
-            captured, drafter = self.spec.capture.hidden, self.spec.drafter
-            rows = path_rows(state, accepted, root, batch.tables[-1], drafter.pool.page, captured)
-            tree = drafter.draft(rows)
-        self._write(batch.slots, real, tree, state.length + accepted.counts)
+            drafter, captured = self.spec.drafter, self.spec.capture.hidden
+            rows = path_rows(batch, state, accepted, root, drafter.pool.page, captured)
+            self._write(batch.slots, real, *drafter.draft(rows), length=length)
         return accepted
 
     def _on_layer(self, layer: int, hidden: Tensor, residual: Tensor | None) -> None:
         if self.spec is not None:
             self.spec.capture(layer, hidden, residual)
 
-    def _write(self, ids: Tensor, keep: Tensor, tree: Tree, length: Tensor) -> None:
-        self.slots.write(ids, keep, tree, length, has_tree=self.spec is not None)
+    def _write(self, ids: Tensor, keep: Tensor, tree: Tree, probs: Tensor | None = None, *, length: Tensor) -> None:
+        self.slots.write(ids, keep, tree, length, has_tree=self.spec is not None, probs=probs)
 
     def _roots(self, token: Tensor) -> Tree:
         """Trees [B, N] at rest, but for their roots."""

@@ -127,7 +127,10 @@ def test_long_prompts_are_chunked_beside_generations() -> None:
     scheduler.add(request("a", 4, 9))
     scheduler.add(request("b", 20, 1))
     first = scheduler.schedule()
-    assert [(c.request.id, c.start, c.end, c.last) for c in first.chunks] == [("a", 0, 4, True), ("b", 0, 8, False)]
+    assert [(c.request.id, c.start, c.end, c.last) for c in first.chunks] == [
+        ("a", 0, 4, True),
+        ("b", 0, 8, False),
+    ]
     second = scheduler.schedule()
     assert [r.id for r in second.generations] == ["a"]
     assert [(c.start, c.end, c.last) for c in second.chunks] == [(8, 16, False)]

@@ -1,4 +1,7 @@
-"""Tiny targets in float64 and engines around them, built in memory."""
+"""Tiny targets and heads in float64, and engines around them, built in memory."""
+
+from collections.abc import Collection
+from dataclasses import replace
 
 import torch
 
@@ -9,6 +12,7 @@ from eagle3.engine.engine import Engine
 from eagle3.engine.scheduler import Limits
 from eagle3.models.decoder import Decoder, ModelFacts
 from eagle3.models.draft import DraftModel
+from eagle3.models.eagle import EagleHead, HeadFacts, Lender
 from eagle3.models.weights import dummy_weights
 from eagle3.nn.rope import RopeFacts
 
@@ -73,3 +77,88 @@ def engine(
     )
     limits = Limits(batch, max_seq_len, rows, min(chunk or rows, rows))
     return assemble(cfg, shape, limits, target, draft, ends=ends)
+
+
+def head_facts(known: ModelFacts, **changes: object) -> HeadFacts:
+    """A one-layer head over three layers of a tiny target."""
+    plain = HeadFacts(
+        hidden=known.hidden,
+        target_hidden=known.hidden,
+        captured=3,
+        intermediate=2 * known.hidden,
+        layers=1,
+        heads=known.heads,
+        kv_heads=known.kv_heads,
+        head_dim=known.head_dim,
+        vocab=known.vocab,
+        draft_vocab=known.vocab,
+        eps=1e-6,
+        rope=RopeFacts(10000.0, POSITIONS),
+    )
+    return replace(plain, **changes)
+
+
+def empty_head(target: Decoder, shape: HeadFacts) -> EagleHead:
+    """A head over `target` whose parameters are still to be filled."""
+    head = EagleHead(
+        shape,
+        Lender.of(target),
+        max_positions=POSITIONS,
+        max_seq_len=POSITIONS,
+        dtype=torch.float64,
+        device=CPU,
+    )
+    return head.requires_grad_(False)
+
+
+def random_head(target: Decoder, seed: int = 1, std: float = 0.3, **changes: object) -> EagleHead:
+    """Random weights; with draft_vocab below the target's, a map onto scattered ids in no order."""
+    shape = head_facts(target.facts, **changes)
+    head = empty_head(target, replace(shape, mapped=shape.draft_vocab < shape.vocab))
+    dummy_weights(head, seed=seed, std=std)
+    if head.d2t is not None:
+        chosen = torch.randperm(shape.vocab, generator=torch.Generator().manual_seed(seed))[: shape.draft_vocab]
+        head.d2t.copy_(chosen - torch.arange(shape.draft_vocab))
+    return head
+
+
+LAYERS = (1, 3, 4)  # captured outputs of the eight
+
+
+def random_pair(vocab: int, seed: int = 0, **sizes: int) -> tuple[Decoder, EagleHead]:
+    """Attention, masks and features all real; of V = 8 some guesses are accepted."""
+    target = random_target(facts(vocab, **sizes), seed=seed)
+    return target, random_head(target, seed=seed + 1)
+
+
+def cycle_pair(vocab: int = 16, bad: Collection[int] = ()) -> tuple[Decoder, EagleHead]:
+    """A target that says t + 1 (mod V) after t, and a head that knows it, but for the tokens after those in `bad`.
+
+    Attention and MLP of the target are off: all its features are one-hot. The head's MLP takes a feature to that of
+    the next token, so that its own feedback is as good as the target's feature. V is the hidden width too.
+    """
+    known = facts(vocab, hidden=vocab)
+    target = random_target(known)
+    eye = torch.eye(vocab, dtype=torch.float64)
+    after = eye.roll(1, 0)  # after @ e_t = e_(t+1)
+    target.embed.weight.copy_(eye)
+    assert target.lm_head is not None
+    target.lm_head.weight.copy_(10 * after)
+    for layer in target.layers:
+        layer.attn.o.weight.zero_()
+        layer.mlp.down.weight.zero_()
+
+    head = random_head(target, intermediate=vocab)
+    head.fc.weight.copy_(torch.cat([eye, 0 * eye, 0 * eye], dim=1))
+    layer = head.layers[0]
+    layer.attn.o.weight.zero_()
+    layer.mlp.gate_up.weight.copy_(torch.cat([5 * eye, eye]))
+    normed = (1 / vocab + 1e-6) ** -0.5  # of a one-hot feature
+    product = torch.nn.functional.silu(torch.tensor(5 * normed, dtype=torch.float64)) * normed
+    layer.mlp.down.weight.copy_((after - eye) / product)
+    assert head.lm_head is not None
+    head.lm_head.weight.copy_(10 * after)
+    for token in bad:  # after `token` the head would say token + 2
+        column = head.lm_head.weight[:, token]
+        column.copy_(column.roll(1))
+    return target, head

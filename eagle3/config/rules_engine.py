@@ -1,0 +1,87 @@
+"""Rules of the KV pools, the run time and sampling: mostly ranges."""
+
+import math
+import re
+from collections.abc import Iterator
+
+from eagle3.config.facts import Facts
+from eagle3.config.schema import EngineConfig
+from eagle3.errors import Problem
+
+
+def pages(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
+    """Pages hold a power of two of entries; a pool holds a page and leaves some memory."""
+    kv = cfg.kv
+    if kv.tokens_per_block not in (1, 2, 4, 8, 16, 32, 64, 128):
+        yield Problem("kv.tokens_per_block", "must be a power of two, 1 to 128", kv.tokens_per_block)
+    elif kv.max_tokens is not None and kv.max_tokens < kv.tokens_per_block:
+        message = f"must hold at least one page ({kv.tokens_per_block} entries)"
+        yield Problem("kv.max_tokens", message, kv.max_tokens)
+    if not 0 < kv.free_gpu_memory_fraction < 1:
+        message = "must be above 0 and below 1"
+        yield Problem("kv.free_gpu_memory_fraction", message, kv.free_gpu_memory_fraction)
+
+
+def limits(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
+    """Counts are positive, a sequence has room for a prompt token and an answer token."""
+    run = cfg.runtime
+    for name in ("max_batch_size", "max_num_tokens", "tensor_parallel_size", "pipeline_parallel_size"):
+        if (value := getattr(run, name)) < 1:
+            yield Problem(f"runtime.{name}", "must be at least 1", value)
+    if run.max_seq_len is not None and run.max_seq_len < 2:
+        yield Problem("runtime.max_seq_len", "must be at least 2, a prompt and an answer", run.max_seq_len)
+    if run.prompt_chunk is not None and not 1 <= run.prompt_chunk <= max(run.max_num_tokens, 1):
+        message = f"must be in [1, {run.max_num_tokens}], up to max_num_tokens"
+        yield Problem("runtime.prompt_chunk", message, run.prompt_chunk)
+
+
+def device(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
+    """A device is auto, cpu, cuda or cuda:INDEX."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", cfg.runtime.device):
+        yield Problem("runtime.device", "must be auto, cpu, cuda or cuda:INDEX", cfg.runtime.device)
+
+
+def sampling(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
+    """Each filter is in its range."""
+    s = cfg.sampling
+    if s.max_new_tokens < 1:
+        yield Problem("sampling.max_new_tokens", "must be at least 1", s.max_new_tokens)
+    if not (math.isfinite(s.temperature) and s.temperature >= 0):
+        yield Problem("sampling.temperature", "must be a finite number from 0 (greedy) on", s.temperature)
+    if s.top_k is not None and s.top_k < 1:
+        yield Problem("sampling.top_k", "must be at least 1, or null for all tokens", s.top_k)
+    if not 0 < s.top_p <= 1:
+        yield Problem("sampling.top_p", "must be above 0 and at most 1 (all tokens)", s.top_p)
+    if not 0 <= s.min_p < 1:
+        yield Problem("sampling.min_p", "must be from 0 (all tokens) to below 1", s.min_p)
+    if not 0 <= s.seed < 2**63:
+        yield Problem("sampling.seed", "must be in [0, 2^63)", s.seed)
+
+
+def stop_ids(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
+    """Stop ids are ids of the vocabulary."""
+    ids, size = cfg.sampling.stop_token_ids, facts.target.vocab_size if facts.target else None
+    wrong = [i for i in ids if i < 0 or (size is not None and i >= size)]
+    if wrong:
+        message = f"must be in [0, {'V' if size is None else size}), the vocabulary; not {wrong}"
+        yield Problem("sampling.stop_token_ids", message, ids)
+
+
+def long_sequences(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
+    """Beyond the positions a target was made for, its text may degrade."""
+    longest = cfg.runtime.max_seq_len
+    if longest and facts.target and longest > facts.target.max_position_embeddings:
+        message = f"is beyond the target's max_position_embeddings ({facts.target.max_position_embeddings})"
+        yield Problem("runtime.max_seq_len", message, longest)
+
+
+def long_answers(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
+    """An answer is cut where prompt and answer reach max_seq_len."""
+    longest, answer = cfg.runtime.max_seq_len, cfg.sampling.max_new_tokens
+    if longest is not None and answer >= longest:
+        message = f"will be cut: prompt and answer share runtime.max_seq_len ({longest})"
+        yield Problem("sampling.max_new_tokens", message, answer)
+
+
+ERRORS = (pages, limits, device, sampling, stop_ids)
+WARNINGS = (long_sequences, long_answers)

@@ -1,0 +1,149 @@
+"""Run a task under Hydra, once or over a sweep, with Hydra's own launchers, sweepers, folders and logging."""
+
+import json
+import logging
+import math
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.hydra import Hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Column, Table
+
+from eagle3.config.compose import FAULTS, Composed, compose, compose_dict, told
+from eagle3.config.flags import HydraFlags
+from eagle3.config.overrides import admit, forced, parse
+from eagle3.config.session import loader_of, session
+from eagle3.errors import ConfigError, Eagle3Error, Problem
+
+Task = Callable[[Composed], float | None]
+log = logging.getLogger(__name__)
+
+
+class JobFailed(Eagle3Error):
+    """A job of a sweep failed; its result file says how."""
+
+
+def run(task: Task, flags: HydraFlags, overrides: Sequence[str]) -> int:
+    """Show what `flags` ask for, or run `task`; the exit code: 0 done, 1 a job of a sweep failed.
+
+    `task` is importable and picklable, for launchers that start processes. Raises ConfigError, and what
+    the task of a single run raises.
+    """
+    name, texts = flags.config_name, list(overrides)
+    try:
+        if show(flags, texts):
+            return 0
+        with session(flags.config_dir) as hydra:
+            parsed, problems = parse(texts)
+            sweep = flags.multirun or hydra.get_mode(name, texts) is RunMode.MULTIRUN
+            problems += admit(loader_of(hydra), parsed, sweep=True)[1] if sweep else []
+            if sweep and problems:
+                raise ConfigError(problems)
+            if sweep:
+                texts = [forced(loader_of(hydra), override, everywhere=False) for override in parsed]
+                return _sweep(hydra, task, name, texts)
+        compose(texts, config_dir=flags.config_dir, config_name=name)  # all problems, before any folder is made
+        with session(flags.config_dir) as hydra:
+            texts = [forced(loader_of(hydra), override, everywhere=False) for override in parsed]
+            failed = hydra.run(name, partial(_once, task), texts).return_value
+    except FAULTS as error:
+        raise ConfigError([Problem(name, told(error))]) from error
+    if failed is not None:
+        raise failed
+    return 0
+
+
+def show(flags: HydraFlags, overrides: Sequence[str]) -> bool:
+    """Print what `--cfg` or `--info` ask for; False if neither was given."""
+    if flags.info is None and flags.cfg is None:
+        return False
+    try:
+        with session(flags.config_dir) as hydra:
+            _show(hydra, flags, list(overrides))
+    except FAULTS as error:
+        raise ConfigError([Problem(flags.config_name, told(error))]) from error
+    return True
+
+
+def _show(hydra: Hydra, flags: HydraFlags, overrides: list[str]) -> None:
+    package = flags.package or "_global_"
+    if flags.info is not None:
+        hydra.show_info(flags.info, flags.config_name, overrides)
+    elif flags.cfg is not None:
+        hydra.show_cfg(flags.config_name, overrides, flags.cfg, package, flags.resolve)
+
+
+def _once(task: Task, cfg: DictConfig) -> Eagle3Error | None:
+    """A single run. Errors of ours are handed back as a value, so that Hydra prints no trace of them."""
+    try:
+        task(compose_dict(cfg, list(HydraConfig.get().overrides.task)))
+    except Eagle3Error as error:
+        return error
+    return None
+
+
+def _job(task: Task, index: Path, cfg: DictConfig) -> float | None:
+    """A sweep's job: leaves result.json in its folder, and a copy in `index`, whatever happens."""
+    job = HydraConfig.get()
+    overrides = list(job.overrides.task)
+    value, failure = None, None
+    try:
+        value = task(compose_dict(cfg, overrides))
+    except Exception as error:  # the border of a job: the sweep goes on, the file says what happened
+        failure = f"{type(error).__name__}: {error}"
+        log.error(failure, exc_info=not isinstance(error, Eagle3Error))
+    result = {
+        "status": "failed" if failure else "done",
+        "overrides": overrides,
+        "value": value if value is not None and math.isfinite(value) else None,
+        "error": failure,
+    }
+    text = json.dumps(result, indent=2)
+    (Path(job.runtime.output_dir) / "result.json").write_text(text + "\n")
+    (index / f"{job.job.num}.json").write_text(json.dumps(result | {"folder": job.runtime.output_dir}))
+    if failure:
+        raise JobFailed(failure)
+    return value
+
+
+def _sweep(hydra: Hydra, task: Task, config_name: str, overrides: list[str]) -> int:
+    with tempfile.TemporaryDirectory(prefix="eagle3-sweep-") as folder:
+        index, failed = Path(folder), False
+        try:
+            hydra.multirun(config_name, partial(_job, task, index), [*overrides, "hydra.mode=MULTIRUN"])
+        except JobFailed:
+            failed = True
+        finally:
+            files = sorted(index.glob("*.json"), key=lambda path: int(path.stem))
+            results = [json.loads(path.read_text()) for path in files]
+            _print(results)
+    return int(failed or any(result["status"] == "failed" for result in results))
+
+
+def _print(results: Sequence[dict[str, Any]]) -> None:
+    """The jobs of a sweep on stderr, failed ones with their errors."""
+    table = Table("job", "overrides", "status", "value", Column("folder", overflow="fold"))
+    for number, result in enumerate(results):
+        style = "red" if result["status"] == "failed" else None
+        value = "" if result["value"] is None else f"{result['value']:.6g}"
+        cells = (
+            str(number),
+            " ".join(result["overrides"]),
+            result["status"],
+            value,
+            os.path.relpath(result["folder"]),
+        )
+        table.add_row(*cells, style=style)
+    console = Console(stderr=True)
+    console.print(table)
+    for number, result in enumerate(results):
+        if result["error"]:
+            console.print(f"job {number} failed: {result['error']}", style="red", markup=False)

@@ -1,0 +1,95 @@
+"""What is built and what is not: the one table behind `eagle3 support` and the refusals by name."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from eagle3.config.schema import DecodingType, DraftPool, DType, EngineConfig
+
+
+@dataclass(frozen=True)
+class Feature:
+    """`asks` says for each key which values ask for the feature."""
+
+    name: str
+    built: bool
+    asks: Mapping[str, Callable[[object], bool]]
+    note: str = ""
+
+    def asked(self, cfg: EngineConfig) -> Iterator[tuple[str, object]]:
+        """Keys, with their values, by which a configuration asks for it."""
+        for key, wants in self.asks.items():
+            if wants(value := read(cfg, key)):
+                yield key, value
+
+
+def read(cfg: EngineConfig, key: str) -> object:
+    """The value at a dotted key; None where a section on the way is None."""
+    value: object = cfg
+    for name in key.split("."):
+        value = getattr(value, name, None)
+    return value
+
+
+def beside(*neutral: object) -> Callable[[object], bool]:
+    """True for all values but None and these."""
+    return lambda value: value is not None and value not in neutral
+
+
+def name_has(*parts: str) -> Callable[[object], bool]:
+    """True for names that contain one of the parts, in any case."""
+    return lambda value: isinstance(value, str) and any(part in value.lower() for part in parts)
+
+
+def is_(wanted: object) -> Callable[[object], bool]:
+    """True for this value."""
+    return lambda value: value == wanted
+
+
+FEATURES = (
+    Feature("plain decoding", True, {}, "spec=none: paged KV, continuous batching, chunked prompts"),
+    Feature("Llama targets", True, {}, "LlamaForCausalLM, all rope scalings"),
+    Feature("temperature, top-k, top-p, min-p", True, {}, "per request, seeded"),
+    Feature("drafting", False, {"spec.decoding_type": is_(DecodingType.eagle3)}, "spec=chain, spec=tree"),
+    Feature("rejection sampling", False, {"spec.use_rejection_sampling": is_(True)}, "sampled chains"),
+    Feature("synthetic acceptance", False, {"spec.synthetic_acceptance": beside()}, "for timing only"),
+    Feature("joint draft pool", False, {"kv.draft_pool": is_(DraftPool.joint)}),
+    Feature("tensor parallelism", False, {"runtime.tensor_parallel_size": beside(1)}),
+    Feature("pipeline parallelism", False, {"runtime.pipeline_parallel_size": beside(1)}),
+    Feature("MTP-Eagle", False, {"spec.decoding_type": is_(DecodingType.mtp)}),
+    Feature("MoE targets", False, {"target.architecture.architecture": name_has("moe", "mixtral", "gptoss")}),
+    Feature("MLA targets and heads", False, {
+        "target.architecture.architecture": name_has("deepseek", "kimi"),
+        "draft.architecture.architecture": name_has("deepseek", "kimi"),
+    }),
+    Feature("draft length schedules", False, {
+        "spec.draft_len_schedule": beside(),
+        "spec.max_concurrency": beside(),
+    }),
+    Feature("acceptance gate", False, {
+        "spec.acceptance_rate_window_size": beside(0),
+        "spec.acceptance_rate_threshold": beside(),
+    }),
+    Feature("relaxed acceptance", False, {
+        "spec.use_relaxed_acceptance_for_thinking": is_(True),
+        "spec.relaxed_topk": beside(),
+        "spec.relaxed_delta": beside(),
+    }),
+    Feature("suffix automaton", False, {"spec.sa_config": beside()}),
+    Feature("block reuse", False, {"kv.enable_block_reuse": is_(True)}),
+    Feature("KV of another type", False, {"kv.dtype": beside(DType.auto)}, "quantised KV too"),
+    Feature("penalties", False, {
+        "spec.enable_penalty": is_(True),
+        "sampling.presence_penalty": beside(0.0),
+        "sampling.frequency_penalty": beside(0.0),
+        "sampling.repetition_penalty": beside(1.0),
+    }),
+    Feature("log probabilities", False, {"sampling.logprobs": beside()}),
+    Feature("logit bias", False, {"sampling.logit_bias": beside()}),
+    Feature("several answers a prompt", False, {"sampling.n": beside(1)}),
+    Feature("beam search", False, {"sampling.beam_width": beside(1)}),
+    Feature("stop strings", False, {"sampling.stop": beside()}, "stop_token_ids are built"),
+    Feature("least answer length", False, {"sampling.min_new_tokens": beside(0)}),
+    Feature("guided decoding", False, {"sampling.guided_decoding": beside()}),
+)  # fmt: skip
+
+BUILT = frozenset(feature.name for feature in FEATURES if feature.built)

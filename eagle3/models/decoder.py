@@ -1,0 +1,227 @@
+"""One decoder for all families: embedding, layers, norm and head, driven by the facts of a config.json."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor, nn
+from transformers import AutoConfig, PretrainedConfig
+
+from eagle3.config.schema import Architecture
+from eagle3.errors import UnsupportedError, WeightError
+from eagle3.kv.meta import AttnMeta
+from eagle3.kv.pool import KVLayout, KVPool
+from eagle3.models.families import Family, family
+from eagle3.nn.attention import Attention, Core, PagedCore
+from eagle3.nn.embedding import Embedding
+from eagle3.nn.linear import Linear
+from eagle3.nn.mlp import MLP
+from eagle3.nn.norm import RMSNorm
+from eagle3.nn.rope import Rope, RopeFacts, Rotation
+from eagle3.parallel import TP
+
+OnLayer = Callable[[int, Tensor, Tensor | None], None]
+
+# field of ModelFacts -> key of a config.json, where the value is taken as it is
+_KEYS = {
+    "hidden": "hidden_size",
+    "intermediate": "intermediate_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "vocab": "vocab_size",
+    "max_positions": "max_position_embeddings",
+    "eps": "rms_norm_eps",
+    "tied": "tie_word_embeddings",
+    "attention_bias": "attention_bias",
+    "mlp_bias": "mlp_bias",
+}
+_OTHER_KEYS = {
+    "kv_heads": "num_key_value_heads",
+    "rope": "rope_theta, rope_scaling",
+    "window": "sliding_window",
+}
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """All that shapes, memory and arithmetic of a decoder depend on, with nothing left open."""
+
+    architecture: str
+    hidden: int  # H
+    intermediate: int
+    layers: int  # L
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int  # V
+    max_positions: int  # positions the model was made for
+    eps: float
+    tied: bool  # the embedding is the output head
+    attention_bias: bool
+    mlp_bias: bool
+    rope: RopeFacts
+    window: int | None = None  # positions a row looks back, itself included; None: all
+
+    @classmethod
+    def from_architecture(cls, inline: Architecture) -> "ModelFacts":
+        """From the facts that a configuration carries."""
+        rope = RopeFacts.of(inline.rope_theta, inline.max_position_embeddings, inline.rope_scaling)
+        return cls._of(inline, inline.architecture, rope, window=None)
+
+    @classmethod
+    def from_hf(cls, source: PretrainedConfig | Path) -> "ModelFacts":
+        """From a transformers config, or a folder that holds a config.json; no remote code is run.
+
+        Raises WeightError for a config.json that cannot be read, UnsupportedError for a model we do not have.
+        """
+        config = source if isinstance(source, PretrainedConfig) else _read_config(source)
+        architecture = (config.architectures or ["(none named)"])[0]
+        flags = family(architecture)
+        if getattr(config, "quantization_config", None) is not None:
+            raise UnsupportedError("quantised weights (quantization_config) are not supported")
+        if (act := config.hidden_act) != "silu":
+            raise UnsupportedError(f"activation {act!r} (hidden_act) is not supported; known: silu")
+        parameters = config.rope_parameters or {}
+        rope = RopeFacts.of(config.default_theta, config.max_position_embeddings, parameters)
+        window = getattr(config, "sliding_window", None) if flags.sliding_window else None
+        return cls._of(config, architecture, rope, window)
+
+    @classmethod
+    def _of(cls, source: Any, architecture: str, rope: RopeFacts, window: int | None) -> "ModelFacts":  # noqa: ANN401
+        family(architecture)
+        return cls(
+            architecture=architecture,
+            kv_heads=source.num_key_value_heads or source.num_attention_heads,
+            head_dim=source.head_dim or source.hidden_size // source.num_attention_heads,
+            rope=rope,
+            window=window,
+            **{name: getattr(source, key) for name, key in _KEYS.items()},
+        )
+
+    @property
+    def family(self) -> Family:
+        """Flags and names of this architecture."""
+        return family(self.architecture)
+
+    @property
+    def tied_names(self) -> Mapping[str, str]:
+        """Tensors that a checkpoint of this model may ship as copies of others; see `load_weights`."""
+        return self.family.tied if self.tied else {}
+
+    def differences(self, other: "ModelFacts") -> list[str]:
+        """One line for every fact in which two descriptions of a model disagree: its key, ours, theirs."""
+        lines = []
+        for name in (f.name for f in fields(self)):
+            ours, theirs = getattr(self, name), getattr(other, name)
+            same = isclose(ours, theirs, rel_tol=1e-6) if isinstance(ours, float) else ours == theirs
+            if not same:
+                lines.append(f"{_KEYS.get(name) or _OTHER_KEYS.get(name, name)}: {ours} here, {theirs} there")
+        return lines
+
+
+def _read_config(folder: Path) -> PretrainedConfig:
+    if not (folder / "config.json").is_file():
+        raise WeightError(f"{folder} has no config.json")
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        return config
+    except (OSError, KeyError, TypeError, StrictDataclassError) as fault:
+        raise WeightError(f"{folder / 'config.json'} cannot be read: {fault}") from fault
+    except ValueError as fault:
+        raise UnsupportedError(f"{folder / 'config.json'}: {fault}") from fault
+
+
+class Layer(nn.Module):
+    """Attention, then MLP, each after a norm of the residual stream."""
+
+    def __init__(self, facts: ModelFacts, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        hidden = facts.hidden
+        self.attn_norm = RMSNorm(hidden, facts.eps, dtype=dtype, device=device)
+        self.attn = Attention(
+            hidden,
+            hidden,
+            facts.heads,
+            facts.kv_heads,
+            facts.head_dim,
+            qkv_bias=facts.attention_bias or facts.family.qkv_bias,
+            o_bias=facts.attention_bias,
+            dtype=dtype,
+            device=device,
+        )
+        self.mlp_norm = RMSNorm(hidden, facts.eps, dtype=dtype, device=device)
+        self.mlp = MLP(hidden, facts.intermediate, bias=facts.mlp_bias, dtype=dtype, device=device)
+
+    def forward(self, hidden: Tensor, residual: Tensor | None, rotation: Rotation, core: Core) -> tuple[Tensor, Tensor]:
+        """hidden [T, H] and what it is still to be added to -> the same two of this layer's output."""
+        hidden, residual = self.attn_norm(hidden, residual)
+        hidden, residual = self.mlp_norm(self.attn(hidden, rotation, core), residual)
+        return self.mlp(hidden), residual
+
+
+class Decoder(nn.Module):
+    """The target. Parameters are made empty; `models.weights` fills them."""
+
+    def __init__(
+        self,
+        facts: ModelFacts,
+        *,
+        max_positions: int,
+        max_seq_len: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        tp: TP | None = None,
+    ) -> None:
+        """max_positions sizes the rope tables, max_seq_len fixes length-dependent frequencies."""
+        super().__init__()
+        if tp is not None and tp.size > 1:
+            raise UnsupportedError("tensor parallel decoders are not supported")
+        self.facts = facts
+        self.embed = Embedding(facts.vocab, facts.hidden, dtype=dtype, device=device)
+        self.layers = nn.ModuleList(Layer(facts, dtype, device) for _ in range(facts.layers))
+        self.norm = RMSNorm(facts.hidden, facts.eps, dtype=dtype, device=device)
+        self.lm_head = None if facts.tied else Linear(facts.hidden, facts.vocab, dtype=dtype, device=device)
+        self.rope = Rope(
+            facts.head_dim,
+            facts.rope,
+            max_positions=max_positions,
+            max_seq_len=max_seq_len,
+            dtype=dtype,
+            device=device,
+        )
+
+    @property
+    def kv_layout(self) -> KVLayout:
+        """What a pool must offer; our layers are its first."""
+        return KVLayout(self.facts.layers, self.facts.kv_heads, self.facts.head_dim)
+
+    def forward(
+        self, ids: Tensor, positions: Tensor, kv: KVPool, meta: AttnMeta, on_layer: OnLayer | None = None
+    ) -> Tensor:
+        """ids, positions [T] i64 -> [T, H] after the final norm.
+
+        `on_layer(i, hidden, residual)` is called after layer i, whose output is hidden + residual, and at
+        last as `on_layer(-1, normed, None)`.
+        """
+        rotation = self.rope(positions)
+        scale = self.facts.head_dim**-0.5
+        hidden: Tensor = self.embed(ids)
+        residual: Tensor | None = None
+        for i, layer in enumerate(self.layers):
+            core = PagedCore(kv.layer(i), meta, scale, self.facts.window)
+            hidden, residual = layer(hidden, residual, rotation, core)
+            if on_layer is not None:
+                on_layer(i, hidden, residual)
+        normed: Tensor = self.norm(hidden, residual)[0]
+        if on_layer is not None:
+            on_layer(-1, normed, None)
+        return normed
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [R, H] after the final norm -> [R, V]."""
+        out: Tensor = self.embed.logits(hidden) if self.lm_head is None else self.lm_head(hidden)
+        return out

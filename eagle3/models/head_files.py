@@ -1,0 +1,260 @@
+"""The facts of a head, taken from its tensors and held against its config.json."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from eagle3.config.schema import Embedding
+from eagle3.errors import ConfigError, Problem, WeightError
+from eagle3.models.eagle import HeadFacts, Lender
+from eagle3.models.head_config import check_fields, read_head_config
+from eagle3.models.shards import Found, open_shard, shards
+from eagle3.models.vocab_map import check_d2t
+from eagle3.nn.rope import RopeFacts
+
+_PREFIX = re.compile(r"(model|module|draft_model|eagle_module)\.")
+_DROPPED = re.compile(r"(verifier_norm|verifier_lm_head|target_model)\.")  # left over from training
+_QK = ("self_attn.q_proj", "self_attn.k_proj")
+_ALIASES = {  # raw trainer states
+    "eagle_lm_head.": "lm_head.",
+    "input_embeds_norm.": "layers.0.input_layernorm.",
+    "hidden_norm.": "layers.0.hidden_norm.",
+    "draft_id_to_target_id": "d2t",
+}
+
+
+def public_name(stored: str) -> str | None:
+    """The name in a file -> the public one, layers as layers.{i}; None for what a trainer left behind."""
+    name = stored
+    while match := _PREFIX.match(name):
+        if _DROPPED.match(name):
+            return None
+        name = name[match.end() :]
+    if _DROPPED.match(name):
+        return None
+    for alias, known in _ALIASES.items():
+        if name.startswith(alias):
+            return known + name[len(alias) :]
+    name = re.sub(r"^midlayer\.(?=\d+\.)", "layers.", name)
+    name = re.sub(r"^midlayer\.", "layers.0.", name)
+    return re.sub(r"^(layers\.[1-9]\d*\.)input_layernorm\.", r"\1hidden_norm.", name)
+
+
+@dataclass(frozen=True)
+class HeadFiles:
+    """What lies in a head's folder: config.json, and every tensor under its public name."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    tensors: Mapping[str, Found]
+    dropped: tuple[str, ...]  # tensors that a trainer left behind
+
+    def read(self, name: str) -> Tensor:
+        """A tensor by its public name."""
+        found = self.tensors[name]
+        with open_shard(found.file) as shard:
+            return shard.read(found.stored)
+
+    def where(self, name: str) -> str:
+        """A tensor for messages: file, name there, shape."""
+        found = self.tensors[name]
+        return f"{found.file.name}: {found.stored} {list(found.shape)}"
+
+
+def read_head(folder: Path) -> HeadFiles:
+    """Look into a head's folder; WeightError for what cannot be read."""
+    config = read_head_config(folder)
+    tensors: dict[str, Found] = {}
+    dropped = []
+    for file in shards(folder):
+        with open_shard(file) as shard:
+            for stored, (shape, dtype) in shard.tensors.items():
+                name = public_name(stored)
+                if name is None:
+                    dropped.append(stored)
+                    continue
+                if name in tensors:
+                    raise WeightError(f"{folder}: {tensors[name].stored} and {stored} are both {name}")
+                tensors[name] = Found(file, stored, shape, dtype)
+    return HeadFiles(folder, config, tensors, tuple(dropped))
+
+
+def head_facts(files: HeadFiles, target: Lender, embedding: Embedding) -> tuple[HeadFacts, list[str]]:
+    """Facts from the tensors, and warnings; WeightError or UnsupportedError for a head that we cannot run."""
+    warnings = check_fields(files.config, files.folder / "config.json")
+    facts = _Reader(files, target).facts(embedding)
+    config, layers = files.config, facts.layers
+    if config.get("num_hidden_layers", layers) != layers:
+        warnings.append(
+            f"num_hidden_layers is {config['num_hidden_layers']} in config.json, the tensors make {layers}; tensors win"
+        )
+    if config.get("head_dim") not in (None, facts.head_dim):
+        warnings.append(
+            f"head_dim is {config['head_dim']} in config.json, the tensors make {facts.head_dim}; tensors win"
+        )
+    if config.get("tie_word_embeddings"):
+        why = f"it guesses {facts.draft_vocab} of {facts.vocab} tokens"
+        warnings.append(
+            "tie_word_embeddings is ignored: "
+            + (why if facts.draft_vocab < facts.vocab else "an output head is shipped or borrowed")
+        )
+    for key, has in (
+        ("attention_bias", facts.qkv_bias),
+        ("mlp_bias", facts.mlp_bias),
+        ("bias", facts.fc_bias),
+    ):
+        if config.get(key) is not None and bool(config[key]) != has:
+            warnings.append(f"{key} is {config[key]} in config.json, the tensors say {has}; tensors win")
+    return facts, warnings
+
+
+class _Reader:
+    """Derives facts one after the other, each checked as it is found."""
+
+    def __init__(self, files: HeadFiles, target: Lender) -> None:
+        self.files, self.target = files, target
+        self.config, self.tensors = files.config, files.tensors
+
+    def facts(self, embedding: Embedding) -> HeadFacts:
+        needed = ["fc.weight", *(f"layers.0.{name}.weight" for name in (*_QK, "mlp.gate_proj"))]
+        if missing := [name for name in needed if name not in self.tensors]:
+            raise WeightError(f"{self.files.folder} is no EAGLE-3 head, it lacks {', '.join(missing)}")
+        if flat := [name for name in needed if len(self.tensors[name].shape) != 2]:
+            raise WeightError(f"{self.files.where(flat[0])} must be a matrix")
+        hidden, width = self._shape("fc.weight")
+        self._agree("hidden_size", hidden, "fc.weight")
+        captured = self._captured(width)
+        heads, kv_heads, head_dim = self._heads(hidden)
+        intermediate = self._shape("layers.0.mlp.gate_proj.weight")[0]
+        self._agree("intermediate_size", intermediate, "layers.0.mlp.gate_proj.weight")
+        draft_vocab = self._draft_vocab(hidden)
+        eps = self.config.get("rms_norm_eps", 1e-6)
+        if not isinstance(eps, float) or not 0 < eps < 1:
+            raise self._error("rms_norm_eps", eps, "must be a small positive number")
+        return HeadFacts(
+            hidden=hidden,
+            target_hidden=self.target.hidden,
+            captured=captured,
+            intermediate=intermediate,
+            layers=self._layers(),
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            vocab=self.target.vocab,
+            draft_vocab=draft_vocab,
+            eps=eps,
+            rope=self._rope(),
+            fc_bias="fc.bias" in self.tensors,
+            qkv_bias="layers.0.self_attn.q_proj.bias" in self.tensors,
+            o_bias="layers.0.self_attn.o_proj.bias" in self.tensors,
+            mlp_bias="layers.0.mlp.gate_proj.bias" in self.tensors,
+            own_embedding=self._own_embedding(hidden, embedding),
+            own_lm_head="lm_head.weight" in self.tensors,
+            mapped=self._mapped(draft_vocab),
+        )
+
+    def _shape(self, name: str) -> tuple[int, int]:
+        rows, columns = self.tensors[name].shape
+        return rows, columns
+
+    def _error(self, key: str, value: object, message: str) -> WeightError:
+        return WeightError(f"{self.files.folder / 'config.json'}: {key} is {value!r}, {message}")
+
+    def _integer(self, key: str, default: int | None = None) -> int:
+        value = self.config.get(key)
+        value = default if value is None else value
+        if type(value) is not int or value < 1:
+            raise self._error(key, value, "must be a positive integer")
+        return value
+
+    def _agree(self, key: str, seen: int, name: str) -> None:
+        """The config's `key`, if it is there, must be `seen`, which tensor `name` says."""
+        if (value := self._integer(key, seen)) != seen:
+            raise self._error(key, value, f"but {self.files.where(name)} makes it {seen}")
+
+    def _captured(self, width: int) -> int:
+        key, own = "target_hidden_size", self.target.hidden
+        if (value := self._integer(key, own)) != own:
+            raise self._error(key, value, f"but the target's hidden size is {own}")
+        if width % own or not width:
+            raise WeightError(f"{self.files.where('fc.weight')} must read a multiple of the target's hidden size {own}")
+        return width // own
+
+    def _heads(self, hidden: int) -> tuple[int, int, int]:
+        """Heads, kv heads and head_dim."""
+        q, k = (f"layers.0.{name}.weight" for name in _QK)
+        for name in (q, k):
+            if (columns := self._shape(name)[1]) != 2 * hidden:
+                hint = "; an ordinary layer has that" if columns == hidden else ""
+                raise WeightError(f"{self.files.where(name)} must read 2 · {hidden}, embedding and feature{hint}")
+        heads = self._integer("num_attention_heads")
+        rows, kv_rows = self._shape(q)[0], self._shape(k)[0]
+        if rows % (2 * heads):
+            raise self._error(
+                "num_attention_heads", heads, f"but {self.files.where(q)} makes no such number of even heads"
+            )
+        head_dim = rows // heads
+        kv_heads = self._integer("num_key_value_heads", heads)
+        if kv_rows != kv_heads * head_dim:
+            raise self._error(
+                "num_key_value_heads", kv_heads, f"but {self.files.where(k)} is not {kv_heads} · {head_dim}"
+            )
+        if heads % kv_heads:
+            raise self._error("num_key_value_heads", kv_heads, f"which does not divide {heads} heads")
+        return heads, kv_heads, head_dim
+
+    def _layers(self) -> int:
+        numbers = {int(name.split(".")[1]) for name in self.tensors if re.match(r"layers\.\d+\.", name)}
+        if absent := sorted(set(range(len(numbers))) - numbers):
+            raise WeightError(f"{self.files.folder} has layers {sorted(numbers)} but no layer {absent[0]}")
+        return len(numbers)
+
+    def _draft_vocab(self, hidden: int) -> int:
+        vocab, key, name = self.target.vocab, "draft_vocab_size", "lm_head.weight"
+        if (value := self._integer("vocab_size", vocab)) != vocab:
+            raise self._error("vocab_size", value, f"but the target has {vocab} tokens: another tokenizer?")
+        wanted = self._integer(key, self.tensors[name].shape[0] if name in self.tensors else vocab)
+        if wanted > vocab:
+            raise self._error(key, wanted, f"more than the target's vocabulary of {vocab}")
+        if name in self.tensors:
+            self._agree(key, self.tensors[name].shape[0], name)
+        elif wanted != vocab or hidden != self.target.hidden:
+            raise WeightError(
+                f"{self.files.folder} has no {name} [{wanted}, {hidden}], and the target's"
+                f" [{vocab}, {self.target.hidden}] cannot stand in"
+            )
+        return wanted
+
+    def _rope(self) -> RopeFacts:
+        scaling = self.config.get("rope_parameters") or self.config.get("rope_scaling") or {}
+        if not isinstance(scaling, dict):
+            raise self._error("rope_scaling", scaling, "must be an object")
+        theta = self.config.get("rope_theta")
+        theta = 10000.0 if theta is None else theta  # never the target's
+        if type(theta) not in (int, float) or theta <= 0:
+            raise self._error("rope_theta", theta, "must be a positive number")
+        return RopeFacts.of(float(theta), self._integer("max_position_embeddings", 2048), scaling)
+
+    def _own_embedding(self, hidden: int, embedding: Embedding) -> bool:
+        name = "embed_tokens.weight"
+        shipped = name in self.tensors
+        key, value = "draft.embedding", embedding.value
+        if embedding is Embedding.own and not shipped:
+            raise ConfigError([Problem(key, f"{self.files.folder} ships no {name}", value)])
+        if embedding is Embedding.target and hidden != self.target.hidden:
+            text = f"the head's hidden size is {hidden}, the target's {self.target.hidden}: it needs its own"
+            raise ConfigError([Problem(key, text, value)])
+        if not shipped and hidden != self.target.hidden:
+            raise WeightError(
+                f"{self.files.folder} has no {name}, which it needs: its hidden size is {hidden}, the"
+                f" target's {self.target.hidden}"
+            )
+        return shipped and embedding is not Embedding.target
+
+    def _mapped(self, draft_vocab: int) -> bool:
+        d2t, t2d = (self.files.read(name) if name in self.tensors else None for name in ("d2t", "t2d"))
+        return check_d2t(d2t, t2d, self.target.vocab, draft_vocab, str(self.files.folder))

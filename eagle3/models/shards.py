@@ -1,0 +1,98 @@
+"""The files of a checkpoint: which there are, what is in them, and one tensor at a time out of them."""
+
+import json
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from eagle3.errors import WeightError
+
+_SINGLE = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_UNREADABLE = (SafetensorError, pickle.UnpicklingError, RuntimeError, ValueError, KeyError, EOFError, OSError)
+_TORCH_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A tensor as it lies in a checkpoint."""
+
+    file: Path
+    stored: str  # its name there
+    shape: tuple[int, ...]
+    dtype: str  # as safetensors writes it: F32, BF16, I64 …
+
+
+@dataclass(frozen=True)
+class Shard:
+    """An open file: shape and type of every tensor, and a way to read one."""
+
+    tensors: Mapping[str, tuple[tuple[int, ...], str]]
+    read: Callable[[str], Tensor]
+
+
+def shards(folder: Path) -> list[Path]:
+    """The weight files of a folder: a single file or an index's, safetensors before .bin."""
+    for name in _SINGLE:
+        if (folder / name).is_file():
+            return _indexed(folder / name) if name.endswith(".json") else [folder / name]
+    raise WeightError(f"{folder} has no weights; looked for {', '.join(_SINGLE)}")
+
+
+def _indexed(index: Path) -> list[Path]:
+    try:
+        listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        by_file: dict[str, set[str]] = {}
+        for tensor, name in listed.items():
+            by_file.setdefault(name, set()).add(tensor)
+        outside = [name for name in by_file if Path(name).name != name]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
+        raise WeightError(f"{index} is not an index of weight files: {type(fault).__name__} {fault}") from fault
+    if outside:
+        raise WeightError(f"{index} names files outside its folder: {', '.join(outside)}")
+    if absent := sorted(name for name in by_file if not (index.parent / name).is_file()):
+        raise WeightError(f"{index} names files that are not there: {', '.join(absent)}")
+    for name, tensors in by_file.items():
+        with open_shard(index.parent / name) as shard:
+            if lacking := sorted(tensors - shard.tensors.keys()):
+                raise WeightError(f"{index} places tensors in {name} that it lacks: {', '.join(lacking)}")
+    return [index.parent / name for name in sorted(by_file)]
+
+
+@contextmanager
+def open_shard(file: Path) -> Iterator[Shard]:
+    """Open a .safetensors or .bin file; if it cannot be read, a WeightError names it."""
+    opened = _safetensors if file.suffix == ".safetensors" else _pickled
+    try:
+        shard = opened(file)
+    except _UNREADABLE as fault:
+        raise WeightError(f"{file} cannot be read, it may be cut short: {fault}") from fault
+    yield shard
+
+
+def _safetensors(file: Path) -> Shard:
+    lazy: Any = safe_open(file, framework="pt", device="cpu")
+    views = {name: lazy.get_slice(name) for name in lazy.keys()}  # noqa: SIM118 (it is no dict)
+    tensors = {name: (tuple(view.get_shape()), str(view.get_dtype())) for name, view in views.items()}
+    return Shard(tensors, lazy.get_tensor)
+
+
+def _pickled(file: Path) -> Shard:
+    with file.open("rb") as head:
+        zipped = head.read(4) == b"PK\x03\x04"  # only these can be mapped
+    state = torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ValueError("it holds more than a flat table of tensors")
+    tensors = {n: (tuple(t.shape), _TORCH_NAMES.get(t.dtype, str(t.dtype))) for n, t in state.items()}
+    return Shard(tensors, state.__getitem__)

@@ -1,0 +1,70 @@
+"""Attention with fused projections; what it attends to is the caller's: paged here, dense in a trainer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from eagle3.kv.meta import AttnMeta, PromptMeta
+from eagle3.nn.linear import Linear
+from eagle3.nn.rope import Rotation
+from eagle3.ops.prompt_attention import prompt_attention
+from eagle3.ops.rope import rope
+from eagle3.ops.store_kv import store_kv
+from eagle3.ops.tree_attention import tree_attention
+
+Core = Callable[[Tensor, Tensor, Tensor], Tensor]  # q [T, n_h, hd], k, v [T, n_kv, hd] -> [T, n_h, hd]
+
+
+@dataclass(frozen=True)
+class PagedCore:
+    """Stores this forward's keys and values in one layer of the pool, then attends over it as `meta` says."""
+
+    kv: Tensor  # [pages, page, E]
+    meta: AttnMeta
+    scale: float
+    window: int | None = None
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q [T, n_h, hd], k and v [T, n_kv, hd] -> [T, n_h, hd]."""
+        meta, kv, n_kv = self.meta, self.kv, k.shape[1]
+        store_kv(k, v, kv, meta.write_at)
+        if isinstance(meta, PromptMeta):
+            return prompt_attention(
+                q, kv, meta.cu_q, meta.kv_lens, meta.table, meta.max_q, self.scale, self.window, n_kv
+            )
+        return tree_attention(
+            q, kv, meta.kv_lens, meta.table, meta.tail, meta.depth, meta.mask, self.scale, self.window, n_kv
+        )
+
+
+class Attention(nn.Module):
+    """`in_features` need not be `hidden`: a head's first layer reads embedding and feature side by side."""
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        qkv_bias: bool = False,
+        o_bias: bool = False,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+        q, kv = heads * head_dim, kv_heads * head_dim
+        self.qkv = Linear(in_features, q, kv, kv, bias=qkv_bias, dtype=dtype, device=device)
+        self.o = Linear(q, hidden, bias=o_bias, dtype=dtype, device=device)
+
+    def forward(self, x: Tensor, rotation: Rotation, core: Core) -> Tensor:
+        """x [T, in] whose positions `rotation` was made of -> [T, H]."""
+        heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)  # [T, n_h + 2 n_kv, hd]
+        turn = self.heads + self.kv_heads
+        qk = rope(heads[:, :turn], *rotation)
+        out: Tensor = self.o(core(qk[:, : self.heads], qk[:, self.heads :], heads[:, turn:]).flatten(1))
+        return out

@@ -1,0 +1,158 @@
+"""Runs and sweeps through Hydra's own launchers and sweepers."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sweep_task
+
+from eagle3.config.load import Composed, HydraFlags, run
+from eagle3.errors import ConfigError, WeightError
+
+SWEEP = HydraFlags(multirun=True)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def results() -> dict[str, dict[str, Any]]:
+    """Result files of the sweep, by their folder's name."""
+    return {path.parent.name: json.loads(path.read_text()) for path in Path("multirun").rglob("result.json")}
+
+
+def keep(seen: list[Composed], composed: Composed) -> None:
+    seen.append(composed)
+
+
+def test_a_single_run_gets_the_judged_config_and_a_folder() -> None:
+    seen: list[Composed] = []
+
+    assert run(partial(keep, seen), HydraFlags(), ["kv.tokens_per_block=8"]) == 0
+
+    assert seen[0].config.kv.tokens_per_block == 8
+    assert seen[0].overrides == ("kv.tokens_per_block=8",)
+    assert next(Path("outputs").rglob(".hydra/overrides.yaml")).read_text() == "- kv.tokens_per_block=8\n"
+
+
+def test_a_broken_config_runs_nothing_and_leaves_no_folder() -> None:
+    seen: list[Composed] = []
+
+    with pytest.raises(ConfigError, match="power of two"):
+        run(partial(keep, seen), HydraFlags(), ["kv.tokens_per_block=7"])
+
+    assert seen == []
+    assert not Path("outputs").exists()
+
+
+def test_an_error_of_ours_comes_out_of_a_single_run_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    def task(_: Composed) -> None:
+        raise WeightError("no such file")
+
+    with pytest.raises(WeightError, match="no such file"):
+        run(task, HydraFlags(), [])
+
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "extra", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]], ids=["basic", "joblib"]
+)
+def test_a_sweep_goes_on_past_failing_cells(extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(sweep_task.page, SWEEP, ["kv.tokens_per_block=8,16,33", *extra])
+
+    found = results()
+    assert code == 1
+    assert [found[str(i)]["status"] for i in range(3)] == ["done", "failed", "failed"]
+    assert [found[str(i)]["value"] for i in range(3)] == [8.0, None, None]
+    assert found["1"]["overrides"] == ["kv.tokens_per_block=16"]
+    assert found["1"]["error"] == "ValueError: sixteen is not liked here"
+    assert found["2"]["error"].startswith("ConfigError: kv.tokens_per_block: must be a power of two")
+    assert "(override kv.tokens_per_block=33)" in found["2"]["error"]
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "job 1 failed: ValueError: sixteen is not liked here" in err
+    assert "job 2 failed: ConfigError" in err
+
+
+def test_a_sweep_without_failures_ends_with_0() -> None:
+    assert run(sweep_task.page, SWEEP, ["kv.tokens_per_block=8,32"]) == 0
+
+    assert sorted(r["value"] for r in results().values()) == [8.0, 32.0]
+
+
+def test_optuna_finds_the_largest_page() -> None:
+    code = run(
+        sweep_task.page,
+        SWEEP,
+        [
+            "hydra/sweeper=optuna",
+            "hydra.sweeper.n_trials=3",
+            "hydra.sweeper.direction=maximize",
+            "hydra.sweeper.sampler.seed=0",
+            "kv.tokens_per_block=choice(32,64)",
+            "sampling.temperature=interval(0,1)",
+        ],
+    )
+
+    assert code == 0
+    assert len(results()) == 3
+    best = next(Path("multirun").rglob("optimization_results.yaml")).read_text()
+    assert "best_value: 64.0" in best
+
+
+def test_a_sweep_in_a_recipe_of_the_users(tmp_path: Path) -> None:
+    (tmp_path / "own" / "recipe").mkdir(parents=True)
+    (tmp_path / "own" / "recipe" / "pages.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /conf: smollm2\n  - _self_\n"
+        "hydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      kv.tokens_per_block: 2,4\n"
+    )
+
+    assert run(sweep_task.page, HydraFlags(config_dir=tmp_path / "own"), ["recipe=pages"]) == 0
+
+    assert sorted(r["value"] for r in results().values()) == [2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("spec=tree,forest", "must be one of chain, none, tree"),
+        ("kv.tokens_per_blok=1,2", "did you mean kv.tokens_per_block?"),
+        ("+kv.tokens_per_block=1,2", "needs no +"),
+    ],
+)
+def test_a_sweep_over_nonsense_starts_no_job(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run(sweep_task.page, SWEEP, [override])
+
+    assert message in str(caught.value)
+    assert not Path("multirun").exists()
+
+
+def test_the_shipped_recipe_narrowed_by_overrides() -> None:
+    texts = ["recipe=sample_temperature", "sampling.temperature=0.0,1.2", "sampling.seed=1"]
+
+    assert run(sweep_task.page, SWEEP, texts) == 0
+
+    assert sorted(sorted(r["overrides"]) for r in results().values()) == [
+        ["recipe=sample_temperature", "sampling.seed=1", f"sampling.temperature={t}"] for t in ("0.0", "1.2")
+    ]
+
+
+def test_cfg_and_info_show_and_do_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    def task(_: Composed) -> None:
+        raise AssertionError("must not run")
+
+    assert run(task, HydraFlags(cfg="job", package="spec"), ["spec=chain"]) == 0
+    shown = capsys.readouterr().out
+    assert run(task, HydraFlags(cfg="hydra", resolve=True, package="hydra.job.name"), []) == 0
+    named = capsys.readouterr().out
+    assert run(task, HydraFlags(info="searchpath"), []) == 0
+
+    assert "# @package spec" in shown
+    assert "max_draft_len: 4" in shown
+    assert named == "eagle3\n"
+    assert "main" in capsys.readouterr().out

