@@ -1,6 +1,8 @@
 """What all tests share: Triton's interpreter without a GPU, few threads, no hub, the real small model."""
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,12 @@ def smollm2() -> Path:
     from eagle3.models.checkpoint import resolve
 
     return resolve(SMOLLM2, sha256=SMOLLM2_SHA256)
+
+
+@pytest.fixture(autouse=True)
+def _root_logger() -> Iterator[None]:
+    """A run under Hydra sets handlers on streams that a test replaces; they must not outlive it."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = before
