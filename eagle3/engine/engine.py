@@ -8,9 +8,10 @@ from eagle3.config.request import request_sampling
 from eagle3.config.schema import EngineConfig
 from eagle3.engine.finish import FinishReason
 from eagle3.engine.request import Request, SamplingParams
+from eagle3.engine.rescore import Rescore, rescore
 from eagle3.engine.runner import Output, Runner
 from eagle3.engine.scheduler import Emission, Plan, Scheduler
-from eagle3.engine.stats import Metrics, metrics
+from eagle3.engine.stats import Acceptance, Metrics, SpecMetrics, metrics
 from eagle3.errors import CapacityError, ConfigError, Eagle3Error, Problem
 from eagle3.text.incremental import IncrementalDecoder
 from eagle3.text.tokenizer import Tokenizer
@@ -26,18 +27,28 @@ class Result:
     text: str | None  # None: the checkpoint has no tokenizer
     finish_reason: FinishReason
     metrics: Metrics | None
+    sampling: SamplingParams | None  # None: refused before it had any
     seed: int
     error: str | None = None
 
 
 @dataclass(frozen=True)
 class Event:
-    """What one step brought one request; `result` on its last event."""
+    """What one step brought one request; `result` on its last event.
+
+    Of a verification's tokens the first `accepted` were drafts; the bonus comes last, unless the answer ended before.
+    """
 
     request_id: str
     token_ids: list[int]
-    text: str
+    pieces: list[str]  # for each token the text that it made certain
+    accepted: int | None  # None: nothing was verified (a prompt's token, plain decoding)
     result: Result | None
+
+    @property
+    def text(self) -> str:
+        """The text that is new; empty without a tokenizer."""
+        return "".join(self.pieces)
 
 
 Prompt = str | Sequence[int]
@@ -61,6 +72,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.vocab = vocab
         self.end_ids = end_ids
+        self._acceptance = Acceptance(scheduler.shape, valid=config.spec.synthetic_acceptance is None)
         self._pending: tuple[Plan, Output] | None = None
         self._requests: dict[str, tuple[Request, IncrementalDecoder | None]] = {}
         self._added = 0
@@ -103,6 +115,8 @@ class Engine:
 
     def abort(self, request_id: str) -> Result:
         """End a request now, with what it has; its step in flight is ignored."""
+        if request_id not in self._requests:
+            raise Eagle3Error(f"no request {request_id!r} is running or waiting")
         request, _ = self._requests[request_id]
         self.scheduler.finish(request, "abort")
         return self._leave(request)
@@ -149,6 +163,24 @@ class Engine:
         results = {e.request_id: e.result for e in self.stream(prompts, samplings) if e.result}
         return [results[str(i)] for i in range(len(prompts))]
 
+    def stats(self) -> SpecMetrics | None:
+        """Drafting so far, all requests together; None with plain decoding."""
+        return self._acceptance.total()
+
+    def rescore(self, result: Result) -> Rescore:
+        """Hold a result against the target alone: is each of its tokens what the target says after those before it?
+
+        Wants an idle engine, whose pages it borrows, and a result of this engine that was not refused.
+        """
+        if not self.idle:
+            raise Eagle3Error("rescore wants an idle engine: finish or abort the requests added before")
+        if result.sampling is None:
+            raise Eagle3Error(f"request {result.request_id} was refused: it has no answer to rescore")
+        tokens = [*result.prompt_token_ids, *result.token_ids]
+        prompt_len, limit = len(result.prompt_token_ids), len(result.token_ids)
+        request = Request(result.request_id, tokens, result.sampling, prompt_len, limit)
+        return rescore(request, self.runner, self.scheduler)
+
     def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             if self.tokenizer is None:
@@ -171,14 +203,15 @@ class Engine:
     def _event(self, emission: Emission) -> Event:
         request = emission.request
         decoder = self._requests[request.id][1]
-        text = ""
+        if emission.accepted is not None:
+            self._acceptance.count(emission.accepted)
+        pieces = [""] * len(emission.tokens)
         if decoder is not None:
-            shown = [t for t in emission.tokens if t not in request.sampling.ends]
-            text = "".join(map(decoder.push, shown))
+            pieces = ["" if t in request.sampling.ends else decoder.push(t) for t in emission.tokens]
             if request.finish_reason:
-                text += decoder.finish()
+                pieces[-1] += decoder.finish()
         result = self._leave(request) if request.finish_reason else None
-        return Event(request.id, emission.tokens, text, result)
+        return Event(request.id, emission.tokens, pieces, emission.accepted, result)
 
     def _leave(self, request: Request) -> Result:
         del self._requests[request.id]
@@ -189,7 +222,8 @@ class Engine:
             request.output,
             self._text(request),
             request.finish_reason,
-            metrics(request),
+            metrics(request, self._acceptance),
+            request.sampling,
             request.sampling.seed,
         )
 
@@ -200,5 +234,5 @@ class Engine:
 
     def _refused(self, request_id: str, prompt: Prompt, seed: int, error: Eagle3Error) -> Event:
         ids = [] if isinstance(prompt, str) else list(prompt)
-        result = Result(request_id, ids, [], None, "error", None, seed, str(error))
-        return Event(request_id, [], "", result)
+        result = Result(request_id, ids, [], None, "error", None, None, seed, str(error))
+        return Event(request_id, [], [], None, result)

@@ -51,6 +51,7 @@ class Request:
     computed: int = 0  # of them, how many are in a step that has been handed to the device
     promised: int = 0  # tokens that steps in flight will surely emit
     preemptions: int = 0
+    accepted_per_step: list[int] = field(default_factory=list)  # raw accepted drafts of each verification
     finish_reason: FinishReason | None = None
     arrived: float = field(default_factory=time.perf_counter)
     first_token: float | None = None

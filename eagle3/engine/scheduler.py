@@ -47,11 +47,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Emission:
-    """What a request got from a step. `accepted` is the raw count of drafts, None where nothing was verified."""
+    """What a request got from a step: of `accepted` drafts and a bonus, what it keeps."""
 
     request: Request
     tokens: list[int]
-    accepted: int | None
+    accepted: int | None  # None: nothing was verified
 
 
 class Scheduler:
@@ -106,7 +106,10 @@ class Scheduler:
         for request, row, count in zip(plan.generations, tokens, counts, strict=True):
             request.promised -= 1
             if request.finish_reason is None:
-                emissions.append(Emission(request, self._extend(request, row[:count]), count - 1))
+                accepted = count - 1 if self.shape.depth > 0 else None
+                if accepted is not None:
+                    request.accepted_per_step.append(accepted)
+                emissions.append(Emission(request, self._extend(request, row[:count]), accepted))
         return emissions
 
     def finish(self, request: Request, reason: FinishReason) -> None:

@@ -131,14 +131,13 @@ def random_pair(vocab: int, seed: int = 0, **sizes: int) -> tuple[Decoder, Eagle
     return target, random_head(target, seed=seed + 1)
 
 
-def cycle_pair(vocab: int = 16, bad: Collection[int] = ()) -> tuple[Decoder, EagleHead]:
+def cycle_pair(vocab: int = 16, bad: Collection[int] = (), **sizes: int) -> tuple[Decoder, EagleHead]:
     """A target that says t + 1 (mod V) after t, and a head that knows it, but for the tokens after those in `bad`.
 
     Attention and MLP of the target are off: all its features are one-hot. The head's MLP takes a feature to that of
     the next token, so that its own feedback is as good as the target's feature. V is the hidden width too.
     """
-    known = facts(vocab, hidden=vocab)
-    target = random_target(known)
+    target = random_target(facts(vocab, hidden=vocab, **sizes))
     eye = torch.eye(vocab, dtype=torch.float64)
     after = eye.roll(1, 0)  # after @ e_t = e_(t+1)
     target.embed.weight.copy_(eye)
@@ -161,4 +160,23 @@ def cycle_pair(vocab: int = 16, bad: Collection[int] = ()) -> tuple[Decoder, Eag
     for token in bad:  # after `token` the head would say token + 2
         column = head.lm_head.weight[:, token]
         column.copy_(column.roll(1))
+    return target, head
+
+
+SMALL = (0, 1, 2)  # captured outputs of a target of four layers
+
+
+def near_pair(kv_heads: int = 2, seed: int = 0, noise: float = 0.01, sharp: float = 0.7) -> tuple[Decoder, EagleHead]:
+    """The cycle of 16 tokens, disturbed by attention and MLPs: features, masks and positions matter to some degree,
+    and long runs are accepted. `sharp` scales both models' certainty, so that sampling strays.
+    """
+    target, head = cycle_pair(16, layers=4, kv_heads=kv_heads)
+    assert target.lm_head is not None
+    assert head.lm_head is not None
+    make = torch.Generator().manual_seed(seed)
+    for layers, scale in ((target.layers, noise), (head.layers, noise / 4)):
+        for part in (p for layer in layers for p in (layer.attn.o, layer.mlp.down)):
+            part.weight.add_(scale * torch.randn(part.weight.shape, generator=make, dtype=torch.float64))
+    for part in (target.lm_head, head.lm_head):
+        part.weight.mul_(sharp / 10)
     return target, head

@@ -1,0 +1,143 @@
+"""The engine's own interface, on a tiny target in float64."""
+
+import pytest
+
+from eagle3.engine.engine import Engine
+from eagle3.errors import CapacityError, ConfigError, Eagle3Error
+from helpers.pairs import engine, facts, random_target
+
+TARGET = random_target(facts(64))
+PROMPTS = [[1, 2, 3], [5] * 17, [9, 8, 7, 6, 5], [60]]
+
+
+def answers(served: Engine, **sampling: object) -> list[list[int]]:
+    return [r.token_ids for r in served.generate(PROMPTS, [sampling] * len(PROMPTS))]
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "top_p": 0.9, "seed": 7}], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("around", [{"page": 1, "chunk": 3}, {"page": 16, "batch": 2}, {"tokens": 64, "max_seq_len": 40}])
+def test_an_answer_does_not_depend_on_what_else_runs(sampling: dict[str, object], around: dict[str, int]) -> None:
+    sampling = {**sampling, "max_new_tokens": 12}
+    alone = [engine(TARGET).generate([p], [sampling])[0].token_ids for p in PROMPTS]
+    together = engine(TARGET, **around)
+    assert answers(together, **sampling) == alone
+    assert all(pool.free == pool.total for pool in together.scheduler.pools)
+
+
+def test_seeds_tell_equal_prompts_apart_and_repeat() -> None:
+    first = engine(TARGET).generate([[1, 2]] * 2, [{"temperature": 1.0}] * 2)
+    again = engine(TARGET).generate([[1, 2]] * 2, [{"temperature": 1.0}] * 2)
+    assert first[0].token_ids != first[1].token_ids
+    assert [r.token_ids for r in first] == [r.token_ids for r in again]
+    assert [r.seed for r in first] == [0, 1]
+
+
+def test_greedy_beside_sampled_stays_greedy() -> None:
+    greedy = engine(TARGET).generate([PROMPTS[0]])[0].token_ids
+    mixed = engine(TARGET).generate([PROMPTS[0], PROMPTS[1]], [{}, {"temperature": 1.3, "min_p": 0.01}])
+    assert mixed[0].token_ids == greedy
+
+
+def test_a_stop_token_ends_and_is_kept() -> None:
+    free = engine(TARGET).generate([PROMPTS[0]], [{"max_new_tokens": 9}])[0]
+    stop = free.token_ids[4]
+    cut = engine(TARGET).generate([PROMPTS[0]], [{"max_new_tokens": 9, "stop_token_ids": [stop]}])[0]
+    assert cut.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
+    assert (free.finish_reason, cut.finish_reason) == ("length", "stop")
+
+
+def test_ignore_eos_goes_past_the_models_end_tokens() -> None:
+    end = engine(TARGET).generate([PROMPTS[0]])[0].token_ids[2]
+    ends = frozenset({end})
+    assert engine(TARGET, ends=ends).generate([PROMPTS[0]])[0].finish_reason == "stop"
+    ignoring = engine(TARGET, ends=ends).generate([PROMPTS[0]], [{"ignore_eos": True, "max_new_tokens": 9}])[0]
+    assert (len(ignoring.token_ids), ignoring.finish_reason) == (9, "length")
+
+
+def test_generation_ends_where_max_seq_len_does() -> None:
+    result = engine(TARGET, max_seq_len=16).generate([[3] * 10], [{"max_new_tokens": 99}])[0]
+    assert (len(result.token_ids), result.finish_reason) == (6, "length")
+
+
+def test_what_never_fits_is_refused_alone() -> None:
+    served = engine(TARGET, max_seq_len=16)
+    long, short = served.generate([[3] * 16, [1, 2]], [{"max_new_tokens": 3}] * 2)
+    assert long.finish_reason == "error"
+    assert "runtime.max_seq_len=16" in str(long.error)
+    assert len(short.token_ids) == 3
+    with pytest.raises(CapacityError):
+        served.add([3] * 16)
+
+
+def test_bad_requests_are_told_with_every_fault_and_change_nothing() -> None:
+    served = engine(TARGET)
+    with pytest.raises(ConfigError) as error:
+        served.add([1], temperature=-1, top_p=2.0, max_new_token=3)
+    assert [p.key for p in error.value.problems] == ["max_new_token"], "unknown names come before ranges"
+    with pytest.raises(ConfigError) as error:
+        served.add([1], temperature=-1, top_p=2.0)
+    assert {p.key for p in error.value.problems} == {"temperature", "top_p"}
+    for prompt in ([], [64], [-1]):
+        with pytest.raises(ConfigError, match="prompt"):
+            served.add(prompt)
+    with pytest.raises(ConfigError, match="logprobs"):
+        served.add([1], logprobs=3)
+    with pytest.raises(Eagle3Error, match="no tokenizer"):
+        served.add("text")
+    assert served.idle
+
+
+def test_requests_come_and_go_while_others_run() -> None:
+    served = engine(TARGET, batch=2)
+    want = {str(i): r.token_ids for i, r in enumerate(engine(TARGET).generate(PROMPTS, [{"max_new_tokens": 8}] * 4))}
+    got: dict[str, list[int]] = {}
+    for i, prompt in enumerate(PROMPTS):
+        assert served.add(prompt, max_new_tokens=8) == str(i)
+        for event in served.step():
+            got.setdefault(event.request_id, []).extend(event.token_ids)
+    while not served.idle:
+        for event in served.step():
+            got.setdefault(event.request_id, []).extend(event.token_ids)
+    assert got == want
+
+
+def test_abort_returns_what_there_is_and_frees_everything() -> None:
+    served = engine(TARGET)
+    served.add([1, 2, 3], request_id="mine", max_new_tokens=50)
+    served.add([4, 5], max_new_tokens=5)
+    for _ in range(4):
+        served.step()
+    result = served.abort("mine")
+    assert result.finish_reason == "abort"
+    assert result.token_ids == engine(TARGET).generate([[1, 2, 3]])[0].token_ids[: len(result.token_ids)]
+    while not served.idle:
+        served.step()
+    assert all(pool.free == pool.total for pool in served.scheduler.pools)
+    with pytest.raises(Eagle3Error, match="mine"):
+        served.abort("mine")
+
+
+def test_leaving_a_stream_aborts_the_rest() -> None:
+    served = engine(TARGET)
+    for _ in served.stream(PROMPTS):
+        break
+    while not served.idle:
+        served.step()
+    assert all(pool.free == pool.total for pool in served.scheduler.pools)
+
+
+def test_stream_wants_an_idle_engine() -> None:
+    served = engine(TARGET)
+    served.add([1])
+    with pytest.raises(Eagle3Error, match="idle"):
+        next(served.stream([[2]]))
+
+
+def test_metrics_are_numbers_or_null() -> None:
+    one, many = engine(TARGET).generate([[1], [2]], [{"max_new_tokens": 1}, {"max_new_tokens": 5}])
+    assert one.metrics is not None
+    assert many.metrics is not None
+    assert (one.metrics.num_output_tokens, one.metrics.tpot_ms) == (1, None)
+    assert many.metrics.tpot_ms is not None
+    assert many.metrics.ttft_ms is not None
+    assert many.metrics.e2el_ms == pytest.approx(many.metrics.ttft_ms + 4 * many.metrics.tpot_ms)
