@@ -1,6 +1,7 @@
 """The parts list: from a composed configuration to a running engine, with explicit constructors."""
 
 import logging
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -12,10 +13,10 @@ from eagle3.config.load import Composed
 from eagle3.config.schema import DraftPool, EngineConfig, SpecConfig
 from eagle3.config.shape import DraftShape
 from eagle3.engine.engine import Engine
+from eagle3.engine.graphs import GraphRunner, buckets
 from eagle3.engine.prepare import Preparer
 from eagle3.engine.runner import Runner
 from eagle3.engine.scheduler import Limits, Scheduler
-from eagle3.errors import UnsupportedError
 from eagle3.kv.pages import Pages
 from eagle3.kv.pool import KVLayout, KVPool
 from eagle3.models.decoder import Decoder
@@ -31,14 +32,40 @@ from eagle3.text.tokenizer import Tokenizer
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What a configuration names, loaded."""
+
+    limits: Limits
+    target: Decoder
+    draft: tuple[DraftModel, tuple[int, ...]] | None  # a head and the target layers that it reads
+    tokenizer: Tokenizer | None
+    ends: frozenset[int]
+
+
 def build_engine(composed: Composed, progress: Progress | None = None) -> Engine:
     """Load what a configuration names and put it together.
 
     Raises `UnsupportedError` where it asks for what is not built, `WeightError` where files are not what it says,
     `CapacityError` where memory is too small.
     """
-    if composed.not_runnable:
-        raise UnsupportedError("not runnable yet: " + "; ".join(composed.not_runnable))
+    return assemble(composed.config, composed.shape, load_parts(composed, progress))
+
+
+def build_arms(composed: Composed, progress: Progress | None = None) -> dict[str, Engine]:
+    """The engine twice over one set of weights: "plain" without drafting, and "spec" where it drafts."""
+    parts = load_parts(composed, progress)
+    cfg = composed.config
+    plain = replace(cfg, spec=SpecConfig())
+    arms = {"plain": assemble(plain, DraftShape.resolve(plain.spec), replace(parts, draft=None))}
+    if parts.draft is not None:
+        arms["spec"] = assemble(cfg, composed.shape, parts)
+    return arms
+
+
+def load_parts(composed: Composed, progress: Progress | None = None) -> Parts:
+    """Weights and text side; errors as in `build_engine`."""
+    composed.require_runnable()
     cfg, shape = composed.config, composed.shape
     device = pick_device(cfg.runtime.device)
     folder, facts = target_facts(cfg.target)
@@ -50,21 +77,12 @@ def build_engine(composed: Composed, progress: Progress | None = None) -> Engine
         draft = head, report.capture.outputs
         for line in report.warnings:
             log.warning("%s", line)
-    tokenizer, ends = load_text(folder)
-    return assemble(cfg, shape, limits, target, draft, tokenizer=tokenizer, ends=ends)
+    return Parts(limits, target, draft, *load_text(folder))
 
 
-def assemble(
-    cfg: EngineConfig,
-    shape: DraftShape,
-    limits: Limits,
-    target: Decoder,
-    draft: tuple[DraftModel, tuple[int, ...]] | None,
-    *,
-    tokenizer: Tokenizer | None = None,
-    ends: frozenset[int] = frozenset(),
-) -> Engine:
-    """An engine of models that are loaded; `draft` is a head and the target layers that it reads."""
+def assemble(cfg: EngineConfig, shape: DraftShape, parts: Parts) -> Engine:
+    """An engine of parts that are loaded."""
+    limits, target, draft = parts.limits, parts.target, parts.draft
     weight = target.embed.weight
     device = weight.device
     pools = build_pools(cfg, limits, shape, target, draft[0] if draft else None)
@@ -78,9 +96,19 @@ def assemble(
     drawn = draft[0].draft_vocab if draft and draws_drafts(cfg.spec, shape) else None
     slots = TreeSlots(limits.max_batch_size, shape, device, drawn_from=drawn)
     worker = Worker(target, pools[0], slots, shape, spec)
-    runner = Runner(worker, Preparer(pools[0].page, shape.loop, device))
+    preparer = Preparer(pools[0].page, shape.loop, device)
+    runner = Runner(worker, preparer)
+    if device.type == "cuda" and cfg.runtime.cuda_graph:
+        width = -(-longest(limits, shape) // pools[0].page)
+        sizes = cfg.runtime.cuda_graph_batch_sizes or buckets(limits.max_batch_size)
+        runner = GraphRunner(worker, preparer, sizes, len(pools), width)
     scheduler = Scheduler(limits, shape, [Pages(pool.pages - 1, pool.page) for pool in pools])
-    return Engine(cfg, runner, scheduler, tokenizer, target.facts.vocab, ends)
+    return Engine(cfg, runner, scheduler, parts.tokenizer, target.facts.vocab, parts.ends)
+
+
+def longest(limits: Limits, shape: DraftShape) -> int:
+    """Entries that a request can come to need."""
+    return limits.max_seq_len + shape.path + shape.reserve
 
 
 def draws_drafts(spec: SpecConfig, shape: DraftShape) -> bool:
@@ -110,9 +138,9 @@ def build_pools(
     groups: list[tuple[KVLayout, torch.dtype]] = [(target.kv_layout, target.embed.weight.dtype)]
     if head is not None:
         groups.append((head.kv_layout, head.dtype))
-    longest = limits.max_seq_len + shape.path + shape.reserve
+    most = longest(limits, shape)
     per_token = sum(layout.layers * layout.width * dtype.itemsize for layout, dtype in groups)
-    pages = 1 + pool_pages(cfg.kv, per_token, limits.max_batch_size * longest, longest, device)
+    pages = 1 + pool_pages(cfg.kv, per_token, limits.max_batch_size * most, most, device)
     page = cfg.kv.tokens_per_block
     if cfg.kv.draft_pool is DraftPool.joint:
         return [KVPool(groups, pages, page, device)]

@@ -1,20 +1,17 @@
 """`eagle3 generate`: answer prompts."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eagle3.cli.options import Json, takes_overrides
+from eagle3.cli.options import Chat, Ids, Json, Texts, takes_overrides
 from eagle3.config.flags import HydraFlags
-from eagle3.errors import ConfigError, Problem, RunError
+from eagle3.errors import RunError
 
 if TYPE_CHECKING:
     from eagle3.config.load import Composed
-    from eagle3.engine.engine import Engine
     from eagle3.text.prompts import Prompt
 
 
@@ -25,13 +22,16 @@ class Options:
     prompts: "tuple[Prompt, ...]"
     chat: bool | None  # None: where the tokenizer has a template
     json: bool
+    trace_steps: bool
+    show_accepted: bool
+    verify: bool
 
 
 @takes_overrides
 def generate(
     flags: HydraFlags,
     overrides: list[str],
-    prompt: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")] = None,
+    prompt: Texts = None,
     prompt_file: Annotated[
         list[str] | None,
         typer.Option(
@@ -40,19 +40,24 @@ def generate(
             help="Prompts: one a line, or .jsonl with prompt, messages or prompt_ids and sampling; - is stdin.",
         ),
     ] = None,
-    prompt_ids: Annotated[
-        list[str] | None,
-        typer.Option("--prompt-ids", metavar="1,2,3", help="A prompt as token ids; needs no tokenizer."),
-    ] = None,
-    chat: Annotated[
-        bool | None,
-        typer.Option("--chat/--no-chat", help="Use the chat template. [default: if the tokenizer has one]"),
-    ] = None,
+    prompt_ids: Ids = None,
+    chat: Chat = None,
     json_: Json = False,
+    trace_steps: Annotated[
+        bool, typer.Option("--trace-steps", help="With --json: the accepted drafts of every step.")
+    ] = False,
+    show_accepted: Annotated[
+        bool, typer.Option("--show-accepted", help="Colour accepted drafts, on a terminal or with FORCE_COLOR.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Afterwards, hold each answer against the target alone, token by token.")
+    ] = False,
 ) -> int:
     """Answer prompts. All of them run together; answers come in the order of the prompts.
 
     A prompt without a seed of its own takes sampling.seed plus its place. With --json each line on stdout is a request.
+    Its metrics.spec tells of drafting: mean_acceptance_length = 1 + accepted / steps, draft_acceptance_rate =
+    accepted / proposed drafts, acceptance_histogram[i] = steps with i accepted; the last, cut step is included.
 
     Examples:
 
@@ -60,16 +65,24 @@ def generate(
 
       eagle3 generate sampling=sampled sampling.max_new_tokens=64 --prompt-file questions.jsonl --json
 
+      eagle3 generate conf=mine spec=tree --prompt "Tell me a story." --show-accepted --verify
+
       eagle3 generate -m sampling.temperature=0,0.7,1 --prompt "Tell me a story."
     """
+    from eagle3.cli.prompts import given_prompts
     from eagle3.config import load
 
+    if trace_steps and not json_:
+        raise typer.BadParameter("--trace-steps adds to the JSON: give --json too")
+    if show_accepted and json_:
+        raise typer.BadParameter("--show-accepted colours text: leave out --json, or use --trace-steps")
     if "-" in overrides:
         overrides = [o for o in overrides if o != "-"]
         prompt_file = [*(prompt_file or []), "-"]
     if load.show(flags, overrides):
         return 0
-    options = Options(_prompts(prompt, prompt_file, prompt_ids), chat, json_)
+    prompts = given_prompts(prompt, prompt_file, prompt_ids)
+    options = Options(prompts, chat, json_, trace_steps, show_accepted, verify)
     return load.run(partial(task, options), flags, overrides)
 
 
@@ -77,22 +90,27 @@ def task(options: Options, composed: "Composed") -> float:
     """Answer the prompts of `options` with the engine of a configuration; output tokens a second."""
     from eagle3.build.engine import build_engine
     from eagle3.cli.answers import Answers
+    from eagle3.cli.prompts import encoded
     from eagle3.cli.report import loading, print_problems
 
     print_problems(composed.warnings, "yellow")
     with loading("weights") as progress:
         engine = build_engine(composed, progress)
-    prompts = _encoded(engine, options)
-    answers = Answers(len(prompts), options.json)
+    prompts = encoded(engine, options.prompts, options.chat)
+    answers = Answers(
+        len(prompts), options.json, trace=options.trace_steps, colour=options.show_accepted, verify=options.verify
+    )
     try:
         for event in engine.stream(prompts, [p.sampling for p in options.prompts]):
             answers.take(event)
+        if options.verify:
+            answers.verify(engine.rescore)
     except KeyboardInterrupt:
         for result in engine.abort_all():
             answers.end(result)
         raise
     finally:
-        answers.close()
+        answers.close(engine.stats())
     if answers.refused:
         raise RunError(f"{answers.refused} of {len(prompts)} prompts were refused")
     return answers.rate

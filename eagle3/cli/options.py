@@ -13,6 +13,15 @@ import typer
 from eagle3.config.flags import HydraFlags
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
+Texts = Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")]
+Ids = Annotated[
+    list[str] | None,
+    typer.Option("--prompt-ids", metavar="1,2,3", help="A prompt as token ids; needs no tokenizer."),
+]
+Chat = Annotated[
+    bool | None,
+    typer.Option("--chat/--no-chat", help="Use the chat template. [default: if the tokenizer has one]"),
+]
 PANEL = "Hydra"
 
 

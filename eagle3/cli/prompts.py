@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eagle3.config.request import refused, request_sampling
-from eagle3.engine.engine import Engine
 from eagle3.errors import ConfigError, Problem
 from eagle3.text.chat import render
 from eagle3.text.prompts import Prompt, read_prompts
 from eagle3.text.tokenizer import NO_TOKENIZER
+
+if TYPE_CHECKING:
+    from eagle3.engine.engine import Engine
 
 
 def given_prompts(
@@ -35,7 +38,7 @@ def given_prompts(
     return tuple(prompts)
 
 
-def encoded(engine: Engine, prompts: Sequence[Prompt], chat: bool | None) -> list[list[int]]:
+def encoded(engine: "Engine", prompts: Sequence[Prompt], chat: bool | None) -> list[list[int]]:
     """Every prompt's token ids, and every prompt's own sampling checked, before any of them runs."""
     rows: list[list[int]] = []
     problems: list[Problem] = []

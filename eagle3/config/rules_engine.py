@@ -83,5 +83,34 @@ def long_answers(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
         yield Problem("sampling.max_new_tokens", message, answer)
 
 
-ERRORS = (pages, limits, device, sampling, stop_ids)
+def graph_sizes(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
+    """Graphs are captured for batches that can run, the largest included."""
+    sizes, most = cfg.runtime.cuda_graph_batch_sizes, cfg.runtime.max_batch_size
+    if sizes is not None and most >= 1 and (not sizes or min(sizes) < 1 or max(sizes) != most):
+        message = f"must be sizes from 1 to runtime.max_batch_size ({most}), {most} among them"
+        yield Problem("runtime.cuda_graph_batch_sizes", message, sizes)
+
+
+def bench(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
+    """There is something to measure."""
+    b = cfg.bench
+    if not b.batch_sizes or min(b.batch_sizes) < 1:
+        yield Problem("bench.batch_sizes", "must be sizes from 1 on", b.batch_sizes)
+    for name in ("prompt_len", "output_len", "repeats"):
+        if getattr(b, name) < 1:
+            yield Problem(f"bench.{name}", "must be at least 1", getattr(b, name))
+
+
+def bench_fits(cfg: EngineConfig) -> Iterator[Problem]:
+    """What is measured fits the engine; asked by `benchmark` alone."""
+    b, most, longest = cfg.bench, cfg.runtime.max_batch_size, cfg.runtime.max_seq_len
+    if max(b.batch_sizes) > most:
+        message = f"must not be above runtime.max_batch_size ({most})"
+        yield Problem("bench.batch_sizes", message, b.batch_sizes)
+    if longest is not None and b.prompt_len + b.output_len > longest:
+        message = f"must fit with bench.prompt_len ({b.prompt_len}) in runtime.max_seq_len ({longest})"
+        yield Problem("bench.output_len", message, b.output_len)
+
+
+ERRORS = (graph_sizes, bench, pages, limits, device, sampling, stop_ids)
 WARNINGS = (long_sequences, long_answers)

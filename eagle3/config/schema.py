@@ -152,6 +152,8 @@ class RuntimeConfig:
     max_seq_len: int | None = None  # prompt and answer; None: what the target was made for
     max_num_tokens: int = 2048  # rows in a step
     prompt_chunk: int | None = None  # most prompt tokens of one request in a pass; None: max_num_tokens
+    cuda_graph: bool = True  # on a GPU, generations replay graphs
+    cuda_graph_batch_sizes: list[int] | None = None  # requests a graph; None: powers of two, and max_batch_size
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
 
@@ -182,6 +184,16 @@ class SamplingConfig:
 
 
 @dataclass(kw_only=True)
+class BenchConfig:
+    """What `benchmark` measures: the engine with and without drafting, on the same prompts, in turns."""
+
+    batch_sizes: list[int] = field(default_factory=lambda: [1])  # requests at once, one measurement each
+    prompt_len: int = 512  # tokens of a made-up prompt; prompts from a file are taken as they are
+    output_len: int = 256  # tokens of an answer, end tokens ignored
+    repeats: int = 3  # scored passes; one more goes before them unscored
+
+
+@dataclass(kw_only=True)
 class EngineConfig:
     """A whole engine."""
 
@@ -191,3 +203,4 @@ class EngineConfig:
     kv: KVConfig = field(default_factory=KVConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    bench: BenchConfig = field(default_factory=BenchConfig)

@@ -195,10 +195,7 @@ class Engine:
         if self._pending is None:
             return []
         plan, out = self._pending
-        prompts = out.contexts.tokens.tolist() if out.contexts else []
-        rows = out.generations.tokens.tolist() if out.generations else []
-        counts = out.generations.counts.tolist() if out.generations else []
-        return self.scheduler.commit(plan, prompts, rows, counts)
+        return self.scheduler.commit(plan, *out.lists())
 
     def _event(self, emission: Emission) -> Event:
         request = emission.request

@@ -1,8 +1,9 @@
-"""Runs a prepared step on the device."""
+"""Runs a planned step on the device, and brings back what it emitted when it is asked for."""
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from eagle3.engine.prepare import Preparer
 from eagle3.engine.scheduler import Plan
@@ -12,10 +13,19 @@ from eagle3.spec.worker import Worker
 
 @dataclass(frozen=True)
 class Output:
-    """What a step's two passes emitted, still on the device."""
+    """What a step's two passes emitted, on its way to the host."""
 
-    contexts: Accepted | None
-    generations: Accepted | None
+    contexts: tuple[Tensor, Tensor] | None  # tokens [C, P], counts [C]
+    generations: tuple[Tensor, Tensor] | None  # tokens [G, P], counts [G]
+    arrived: torch.cuda.Event | None = None  # None: it is there
+
+    def lists(self) -> tuple[list[list[int]], list[list[int]], list[int]]:
+        """Tokens of the chunks, tokens and counts of the generations; waits for the device if it has to."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        prompts = self.contexts[0].tolist() if self.contexts else []
+        rows, counts = (t.tolist() for t in self.generations) if self.generations else ([], [])
+        return prompts, rows, counts
 
 
 class Runner:
@@ -30,8 +40,23 @@ class Runner:
         """Hand a plan to the device; nothing is waited for."""
         if (restore := self.preparer.restore(plan)) is not None:
             self.worker.slots.restore(restore)
-        contexts, generations = self.preparer.contexts(plan), self.preparer.generations(plan)
-        return Output(
-            self.worker.contexts(contexts) if contexts else None,
-            self.worker.generations(generations) if generations else None,
-        )
+        contexts = self.preparer.contexts(plan)
+        prompts = self._read(self.worker.contexts(contexts)) if contexts else None
+        rows = self._read(self.generations(plan)) if plan.generations else None
+        arrived = None
+        if self.preparer.device.type == "cuda":
+            arrived = torch.cuda.Event()
+            arrived.record()
+        return Output(prompts, rows, arrived)
+
+    def generations(self, plan: Plan) -> Accepted:
+        """The generations' pass of a plan that has some."""
+        batch = self.preparer.generations(plan)
+        assert batch is not None
+        return self.worker.generations(batch)
+
+    def _read(self, accepted: Accepted) -> tuple[Tensor, Tensor]:
+        """Start the way back; from a GPU into pinned memory, which later steps do not touch."""
+        if self.preparer.device.type == "cpu":
+            return accepted.tokens, accepted.counts
+        return accepted.tokens.to("cpu", non_blocking=True), accepted.counts.to("cpu", non_blocking=True)

@@ -102,7 +102,7 @@ class Acceptance:
         self._histogram[accepted] += 1
         self._steps += 1
         self._accepted += accepted
-        if self._steps >= ENOUGH and not self._warned and self._accepted < (POOR - 1) * self._steps:
+        if self._steps >= ENOUGH and not self._warned and self._steps + self._accepted < POOR * self._steps:
             self._warned = True
             log.warning(
                 "mean acceptance length %.2f after %d steps: the head guesses almost nothing right. Likely causes: "

@@ -11,10 +11,8 @@ from eagle3.nn.linear import Linear
 from eagle3.nn.rope import Rotation
 from eagle3.ops.prompt_attention import prompt_attention
 from eagle3.ops.rope import rope
-from eagle3.ops.store_kv import store_kv
+from eagle3.ops.rope_store import rope_store
 from eagle3.ops.tree_attention import tree_attention
-
-Core = Callable[[Tensor, Tensor, Tensor], Tensor]  # q [T, n_h, hd], k, v [T, n_kv, hd] -> [T, n_h, hd]
 
 
 @dataclass(frozen=True)
@@ -26,10 +24,10 @@ class PagedCore:
     scale: float
     window: int | None = None
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q [T, n_h, hd], k and v [T, n_kv, hd] -> [T, n_h, hd]."""
-        meta, kv, n_kv = self.meta, self.kv, k.shape[1]
-        store_kv(k, v, kv, meta.write_at)
+    def attend(self, heads: Tensor, rotation: Rotation, n_kv: int) -> Tensor:
+        """heads [T, n_h + 2 n_kv, hd], queries, keys, values, not yet turned -> [T, n_h, hd]."""
+        meta, kv = self.meta, self.kv
+        q = rope_store(heads, *rotation, kv, meta.write_at, n_kv)
         if isinstance(meta, PromptMeta):
             return prompt_attention(
                 q, kv, meta.cu_q, meta.kv_lens, meta.table, meta.max_q, self.scale, self.window, n_kv
@@ -37,6 +35,10 @@ class PagedCore:
         return tree_attention(
             q, kv, meta.kv_lens, meta.table, meta.tail, meta.depth, meta.mask, self.scale, self.window, n_kv
         )
+
+
+DenseCore = Callable[[Tensor, Tensor, Tensor], Tensor]  # q [T, n_h, hd], k, v [T, n_kv, hd], turned -> [T, n_h, hd]
+Core = PagedCore | DenseCore
 
 
 class Attention(nn.Module):
@@ -64,7 +66,11 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, rotation: Rotation, core: Core) -> Tensor:
         """x [T, in] whose positions `rotation` was made of -> [T, H]."""
         heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)  # [T, n_h + 2 n_kv, hd]
-        turn = self.heads + self.kv_heads
-        qk = rope(heads[:, :turn], *rotation)
-        out: Tensor = self.o(core(qk[:, : self.heads], qk[:, self.heads :], heads[:, turn:]).flatten(1))
+        if isinstance(core, PagedCore):
+            seen = core.attend(heads, rotation, self.kv_heads)
+        else:
+            turn = self.heads + self.kv_heads
+            qk = rope(heads[:, :turn], *rotation)
+            seen = core(qk[:, : self.heads], qk[:, self.heads :], heads[:, turn:])
+        out: Tensor = self.o(seen.flatten(1))
         return out

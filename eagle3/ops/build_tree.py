@@ -1,15 +1,19 @@
 """Choose a tree's nodes from all candidates of a draft loop, and lay out who descends from whom."""
 
+# ruff: noqa: ANN001, ANN202 (a kernel's arguments have no Python types)
+
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import pad
 
-from eagle3.ops.select import topk
+from eagle3.ops.select import ordered, topk
 
 Layout = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def build_tree(
+def build_tree_torch(
     root: Tensor, tokens: Tensor, scores: Tensor, kept: Tensor, top_k: int, nodes: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The root and the N - 1 best candidates: (tokens [B, N], then the four of `layout`).
@@ -62,3 +66,128 @@ def _first(mask: Tensor) -> Tensor:
     n = mask.shape[-1]
     low = torch.where(mask, torch.arange(n, device=mask.device), n).amin(-1)
     return torch.where(low < n, low, -1).int()
+
+
+def build_tree_triton(
+    root: Tensor, tokens: Tensor, scores: Tensor, kept: Tensor, top_k: int, nodes: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """As `build_tree_torch`, in one launch: a program builds a request's tree."""
+    (requests, history), device = tokens.shape, tokens.device
+    assert history >= nodes - 1
+    assert all(t.is_contiguous() for t in (root, tokens, scores, kept))
+    words = -(-nodes // 32)
+    out = torch.empty(requests, nodes, dtype=torch.int64, device=device)
+    depth, child, sibling = torch.empty(3, requests, nodes, dtype=torch.int32, device=device)
+    mask = torch.empty(requests, nodes, words, dtype=torch.int32, device=device)
+    scratch = torch.empty(requests, history + 2 * nodes, dtype=torch.int32, device=device)
+    block = triton.next_power_of_2(history)
+    _build_tree_kernel[(requests,)](
+        root,
+        tokens,
+        scores,
+        kept,
+        out,
+        depth,
+        mask,
+        child,
+        sibling,
+        scratch,
+        history,
+        kept.shape[1],
+        top_k,
+        nodes,
+        BLOCK=block,
+        NODES=triton.next_power_of_2(nodes),
+        WORDS=words,
+        num_warps=2 if block <= 512 else 4,
+    )
+    return out, depth, mask, child, sibling
+
+
+@triton.jit
+def _cut(key, inside, wanted):  # type: ignore[no-untyped-def]
+    """The `wanted` largest of int32 keys, the lower index among equals, as a mask over their block."""
+    low = tl.min(tl.where(inside, key, 0x7FFFFFFF), 0).to(tl.int64)  # at least `wanted` keys are >= low
+    high = tl.max(tl.where(inside, key, -0x80000000), 0).to(tl.int64) + 1  # fewer than that are >= high
+    count = tl.sum(inside.to(tl.int32), 0)
+    while (high - low > 1) & (count != wanted):
+        middle = low + (high - low) // 2
+        there = tl.sum((inside & (key >= middle.to(tl.int32))).to(tl.int32), 0)
+        enough = there >= wanted
+        count = tl.where(enough, there, count)
+        low, high = tl.where(enough, middle, low), tl.where(enough, high, middle)
+    above = inside & (key > low)
+    equal = inside & (key == low)
+    room = wanted - tl.sum(above.to(tl.int32), 0)
+    return above | (equal & (tl.cumsum(equal.to(tl.int32), 0) <= room))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _build_tree_kernel(  # type: ignore[no-untyped-def]
+    root,
+    tokens,
+    scores,
+    kept,
+    out,
+    depth,
+    mask,
+    child,
+    sibling,
+    scratch,
+    history,
+    loop,
+    top_k,
+    nodes,
+    BLOCK: tl.constexpr,
+    NODES: tl.constexpr,
+    WORDS: tl.constexpr,
+):
+    request = tl.program_id(0).to(tl.int64)
+    row, own = request * nodes, scratch + request * (history + 2 * nodes)
+    node_of, candidate_of, parent_of = own, own + history, own + history + nodes
+    # choose candidates; a candidate's node is the number of those chosen up to it, after the root
+    at = tl.arange(0, BLOCK)
+    inside = at < history
+    score = tl.load(scores + request * history + at, mask=inside, other=float("-inf"))
+    chosen = _cut(ordered(score), inside, nodes - 1)
+    node = tl.cumsum(chosen.to(tl.int32), 0)
+    tl.store(node_of + at, node, mask=inside)
+    tl.store(candidate_of + node, at, mask=chosen)
+    token = tl.load(tokens + request * history + at, mask=chosen, other=0)
+    tl.store(out + row + node, token, mask=chosen)
+    tl.store(out + row, tl.load(root + request))
+    tl.debug_barrier()  # what one thread stored, others load
+    # parents; siblings are neighbours, as a group of K candidates has one parent
+    i = tl.arange(0, NODES)
+    real, some = i < nodes, (i > 0) & (i < nodes)
+    group = tl.load(candidate_of + i, mask=some, other=-top_k) // top_k
+    last = tl.load(candidate_of + i - 1, mask=some & (i > 1), other=-top_k) // top_k
+    after = tl.load(candidate_of + i + 1, mask=some & (i + 1 < nodes), other=-top_k) // top_k
+    up = tl.load(kept + request * loop + group - 1, mask=some & (group > 0), other=0)
+    parent = tl.load(node_of + up, mask=some & (group > 0), other=0)
+    tl.store(parent_of + i, parent, mask=real)
+    tl.store(sibling + row + i, tl.where(some & (after == group), i + 1, -1), mask=real)
+    tl.store(child + row + i, -1, mask=real)
+    tl.debug_barrier()
+    tl.store(child + row + parent, i, mask=some & (last != group))
+    # climb to the root, all nodes at once
+    level, above = tl.zeros([NODES], tl.int32), i
+    for _ in range(1 + loop // top_k):
+        level += (above > 0).to(tl.int32)
+        above = tl.load(parent_of + above, mask=real, other=0)
+    tl.store(depth + row + i, level, mask=real)
+    for word in tl.static_range(WORDS):
+        bits = tl.where(i // 32 == word, 1, 0) << (i % 32)
+        above = i
+        for _ in range(1 + loop // top_k):
+            above = tl.load(parent_of + above, mask=real, other=0)
+            bits |= tl.where(above // 32 == word, 1, 0) << (above % 32)
+        tl.store(mask + (row + i) * WORDS + word, bits, mask=real)
+
+
+def build_tree(
+    root: Tensor, tokens: Tensor, scores: Tensor, kept: Tensor, top_k: int, nodes: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """As `build_tree_torch`, by the kernel on a GPU."""
+    build = build_tree_triton if tokens.is_cuda else build_tree_torch
+    return build(root, tokens, scores, kept, top_k, nodes)

@@ -3,9 +3,13 @@
 A number depends on a request's seed, the place in the sequence, the vocabulary id and the stream alone.
 """
 
+# ruff: noqa: ANN001, ANN201 (a kernel's arguments have no Python types)
+
 from enum import IntEnum
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 _LOW = 0xFFFFFFFF
@@ -56,3 +60,15 @@ def coin(seed: Tensor, index: Tensor, stream: Stream) -> Tensor:
 def _words(value: Tensor) -> tuple[Tensor, Tensor]:
     """The low and the high 32 bits of an int64."""
     return value & _LOW, (value >> 32) & _LOW
+
+
+@triton.jit
+def uniforms(seed, index, stream, group):  # type: ignore[no-untyped-def]
+    """`noise` of one row for the ids 4g … 4g + 3 of each g of group [n]: float32 [n, 4]."""
+    counter = group.to(tl.uint32)
+    none = counter * 0
+    low = none + (index & 0xFFFFFFFF).to(tl.uint32)
+    high = none + ((index >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    w0, w1, w2, w3 = tl.philox(seed, counter, low, high, none + stream.to(tl.uint32))
+    words = tl.join(tl.join(w0, w2), tl.join(w1, w3))  # [n, 2, 2], word 2i + j at [:, i, j]
+    return ((tl.reshape(words, [group.shape[0], 4]) >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07

@@ -1,9 +1,20 @@
 """Attention of trees of guesses: all of the prefix, and a masked tail."""
 
+# ruff: noqa: ANN001, ANN202 (a kernel's arguments have no Python types)
+
+from functools import lru_cache
+
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from eagle3.ops.paged import attend, read_kv
+from eagle3.ops.paged_blocks import LOG2_E, Tile, absorb, choose_tile, dot_scores, load_block
+
+SHORT = 1024  # entries up to which one part is as fast as several and their sum
+LEAST_SPLIT = 256  # entries a part, at least
+MOST_SPLITS = 64
 
 
 def tree_attention_torch(
@@ -46,4 +57,220 @@ def tree_attention_torch(
     return attend(q.view(G, Q, *q.shape[1:]), k, v, visible, kv_lens == 0, scale).flatten(0, 1)
 
 
-tree_attention = tree_attention_torch
+def choose_splits(programs: int, width: int, processors: int, tile: Tile) -> int:
+    """Into how many parts to split the entries, where one part each makes `programs` and tables hold `width`.
+
+    A function of shapes alone, so that a CUDA graph may hold it. One part needs no second launch.
+    """
+    if width <= SHORT:
+        return 1
+    room = processors * (1 if tile.rows > 64 else 2)
+    most = min(MOST_SPLITS, width // LEAST_SPLIT)
+    busy = [s * programs / (room * -(-s * programs // room)) for s in range(1, most + 1)]  # share of the waves
+    return next(s for s, share in enumerate(busy, 1) if share >= 0.9 * max(busy))
+
+
+@lru_cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+def tree_attention_triton(
+    q: Tensor,
+    kv: Tensor,
+    kv_lens: Tensor,
+    table: Tensor,
+    tail: int,
+    depth: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    window: int | None,
+    n_kv: int,
+    *,
+    splits: int | None = None,
+    split_by_position: int | None = None,
+    tile: Tile | None = None,
+) -> Tensor:
+    """As `tree_attention_torch`, for a positive scale; sums are float32.
+
+    The entries are split into `splits` equal parts (by default as many as fill the GPU), or cut at each multiple
+    of `split_by_position` entries: then a row's bits depend on what it sees alone, not on Q, G or the tail.
+    """
+    (G, M), (_, page, width), (rows, n_h, hd) = table.shape, kv.shape, q.shape
+    Q, group = rows // G, n_h // n_kv
+    tile = tile or choose_tile(Q * group, hd, q.dtype, split_by_position is not None)
+    tiles = triton.cdiv(Q * group, tile.rows)
+    if split_by_position is not None:
+        splits = triton.cdiv(M * page, split_by_position)
+    elif splits is None:
+        splits = choose_splits(G * n_kv * tiles, M * page, _processors(q.device), tile)
+    assert scale > 0 and q.stride(2) == 1 and width == 2 * n_kv * hd and kv.is_contiguous()
+    assert (split_by_position or 0) % tile.entries == 0 and page & (page - 1) == 0
+    assert all(x.is_contiguous() for x in (kv_lens, table) + (() if mask is None else (mask,)))
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    parts, logs = out, out  # not used by one part
+    if splits > 1:
+        parts = torch.empty(rows, n_h, splits, hd, dtype=torch.float32, device=q.device)
+        logs = torch.empty(rows, n_h, splits, dtype=torch.float32, device=q.device)
+    _tree_attention_kernel[(tiles * splits, n_kv, G)](
+        q, kv, kv_lens, table, depth, kv_lens if mask is None else mask, out, parts, logs,
+        scale * LOG2_E, window or 0, q.stride(0), q.stride(1), width, depth.stride(0), tail, Q, M,
+        0 if mask is None else mask.shape[2], splits, split_by_position or 0,
+        N_KV=n_kv, GROUP=group, HEAD=hd, BLOCK_D=max(16, triton.next_power_of_2(hd)), PAGE=page,
+        BLOCK_M=tile.rows, BLOCK_N=tile.entries, SPLIT=splits > 1, HAS_MASK=mask is not None,
+        HAS_WINDOW=window is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    if splits > 1:
+        block = triton.next_power_of_2(hd)
+        _combine_kernel[(rows * n_h,)](
+            parts, logs, out, splits, HEAD=hd, BLOCK_D=block, BLOCK_S=triton.next_power_of_2(splits), num_warps=2
+        )
+    return out
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _sees(  # type: ignore[no-untyped-def]
+    start,
+    kv_len,
+    base,
+    tail,
+    row,
+    words,
+    W,
+    depth,
+    q_pos,
+    window,
+    BLOCK_N: tl.constexpr,
+    HAS_MASK: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+):
+    """Which entries from `start` the rows see, [BLOCK_M, BLOCK_N]; `row` [BLOCK_M] counts columns of the tail."""
+    entry = start + tl.arange(0, BLOCK_N)
+    column = entry - base  # negative in the prefix
+    in_tail = (column >= 0) & (entry < kv_len)
+    column = tl.maximum(column, 0)
+    if HAS_MASK:
+        first = tl.maximum(start - base, 0) // 32
+        bits = tl.zeros((row.shape[0], BLOCK_N), tl.int32)
+        for i in tl.static_range(BLOCK_N // 32 + 1):
+            word = tl.load(words + first + i, mask=row < tl.where(first + i < W, tail, 0), other=0)
+            bits = tl.where((column // 32 == first + i)[None, :], word[:, None], bits)
+        sees = ((bits >> (column % 32)[None, :]) & 1) != 0
+    else:
+        sees = column[None, :] <= row[:, None]
+    sees = (sees & in_tail[None, :]) | (entry < base)[None, :]
+    if HAS_WINDOW:
+        place = tl.load(depth + column, mask=in_tail, other=0) + base
+        sees = sees & (q_pos[:, None] - tl.where(in_tail, place, entry)[None, :] < window)
+    return sees
+
+
+@triton.jit(do_not_specialize=["window", "depth_row", "tail", "Q", "M", "W", "splits", "part"])  # type: ignore[untyped-decorator]
+def _tree_attention_kernel(  # type: ignore[no-untyped-def]
+    q, kv, kv_lens, table, depth, mask, out, parts, logs,
+    scale, window, q_row, q_head, width, depth_row, tail, Q, M, W, splits, part,
+    N_KV: tl.constexpr, GROUP: tl.constexpr, HEAD: tl.constexpr, BLOCK_D: tl.constexpr, PAGE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, HAS_MASK: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    tiles = tl.cdiv(Q * GROUP, BLOCK_M)
+    tile, split = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    head, request = tl.program_id(1), tl.program_id(2)
+    lane = tile * BLOCK_M + tl.arange(0, BLOCK_M)  # a row for each query of the group's heads, heads fastest
+    dim = tl.arange(0, BLOCK_D)
+    row, q_at = tail - Q + lane // GROUP, (request * Q + lane // GROUP).to(tl.int64)
+    q_head_at = head * GROUP + lane % GROUP
+    real = (lane < Q * GROUP)[:, None] & (dim < HEAD)[None, :]
+    queries = tl.load(q + (q_at * q_row + q_head_at * q_head)[:, None] + dim[None, :], mask=real, other=0.0)
+
+    kv_len = tl.load(kv_lens + request).to(tl.int32)
+    base = kv_len - tail
+    table += request.to(tl.int64) * M
+    words = mask + q_at * W
+    depth += request.to(tl.int64) * depth_row
+    first, q_pos = 0, row
+    if HAS_WINDOW:
+        q_pos = base + tl.load(depth + row, mask=row < tail, other=0)
+        first = tl.maximum(base - window + 1, 0) // BLOCK_N * BLOCK_N
+    if part > 0:
+        low, high = tl.maximum(split * part, first), tl.minimum((split + 1) * part, kv_len)
+    else:
+        each = tl.cdiv(tl.cdiv(kv_len - first, BLOCK_N), splits) * BLOCK_N
+        low, high = first + split * each, tl.minimum(first + (split + 1) * each, kv_len)
+    open_low = low  # from here to open_high all rows see all entries
+    if HAS_WINDOW:
+        open_low = tl.maximum(low, tl.cdiv(tl.maximum(kv_len - window, 0), BLOCK_N) * BLOCK_N)
+    open_high = tl.maximum(tl.minimum(high, base) // BLOCK_N * BLOCK_N, open_low)
+
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    key_at = head * HEAD
+    if HAS_WINDOW:
+        for start in range(low, tl.minimum(open_low, high), BLOCK_N):
+            k, v = load_block(
+                kv, table, start, kv_len, key_at, width, queries, N_KV, HEAD, BLOCK_D, PAGE, BLOCK_N, True
+            )
+            sees = _sees(start, kv_len, base, tail, row, words, W, depth, q_pos, window, BLOCK_N, HAS_MASK, True)
+            scores = tl.where(sees, dot_scores(queries, k, PRECISION), float("-inf"))
+            acc, top, total = absorb(scores, v, acc, top, total, scale, PRECISION, True)
+    for start in range(open_low, open_high, BLOCK_N):
+        k, v = load_block(kv, table, start, kv_len, key_at, width, queries, N_KV, HEAD, BLOCK_D, PAGE, BLOCK_N, False)
+        scores = dot_scores(queries, k, PRECISION)
+        acc, top, total = absorb(scores, v, acc, top, total, scale, PRECISION, False)
+    for start in range(open_high, high, BLOCK_N):
+        k, v = load_block(kv, table, start, kv_len, key_at, width, queries, N_KV, HEAD, BLOCK_D, PAGE, BLOCK_N, True)
+        sees = _sees(start, kv_len, base, tail, row, words, W, depth, q_pos, window, BLOCK_N, HAS_MASK, HAS_WINDOW)
+        scores = tl.where(sees, dot_scores(queries, k, PRECISION), float("-inf"))
+        acc, top, total = absorb(scores, v, acc, top, total, scale, PRECISION, True)
+
+    acc = acc / tl.where(total == 0, 1.0, total)[:, None]  # a row that sees nothing stays zero
+    out_at = q_at * (N_KV * GROUP) + q_head_at
+    if SPLIT:
+        out_at = out_at * splits + split
+        tl.store(logs + out_at, top + tl.log2(total), mask=lane < Q * GROUP)
+        written = (lane < tl.where(low < high, Q * GROUP, 0))[:, None] & (dim < HEAD)[None, :]
+        tl.store(parts + out_at[:, None] * HEAD + dim[None, :], acc, mask=written)
+    else:
+        tl.store(out + out_at[:, None] * HEAD + dim[None, :], acc.to(out.dtype.element_ty), mask=real)
+
+
+@triton.jit(do_not_specialize=["splits"])  # type: ignore[untyped-decorator]
+def _combine_kernel(  # type: ignore[no-untyped-def]
+    parts, logs, out, splits, HEAD: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr
+):  # fmt: skip
+    """out [rows · n_h, HEAD] of parts [rows · n_h, splits, HEAD], each weighted by 2 ** logs; -inf: not written."""
+    row = tl.program_id(0).to(tl.int64)
+    split, dim = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
+    log = tl.load(logs + row * splits + split, mask=split < splits, other=float("-inf"))
+    top = tl.max(log, 0)
+    top = tl.where(top == float("-inf"), 0.0, top)
+    total = tl.sum(tl.exp2(log - top), 0)
+    acc = tl.zeros((BLOCK_D,), tl.float32)
+    CHUNK: tl.constexpr = min(BLOCK_S, 16)
+    for first in range(0, splits, CHUNK):
+        at = first + tl.arange(0, CHUNK)
+        log = tl.load(logs + row * splits + at, mask=at < splits, other=float("-inf"))
+        written = (log != float("-inf"))[:, None] & (dim < HEAD)[None, :]
+        part = tl.load(parts + (row * splits + at)[:, None] * HEAD + dim[None, :], mask=written, other=0.0)
+        acc += tl.sum(part * tl.exp2(log - top)[:, None], 0)
+    acc = acc / tl.where(total == 0, 1.0, total)
+    tl.store(out + row * HEAD + dim, acc.to(out.dtype.element_ty), mask=dim < HEAD)
+
+
+def tree_attention(
+    q: Tensor,
+    kv: Tensor,
+    kv_lens: Tensor,
+    table: Tensor,
+    tail: int,
+    depth: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    window: int | None,
+    n_kv: int,
+) -> Tensor:
+    """As `tree_attention_torch`, by the kernels on a GPU; in float64 by torch everywhere."""
+    attend = tree_attention_triton if q.is_cuda and q.dtype != torch.float64 else tree_attention_torch
+    return attend(q, kv, kv_lens, table, tail, depth, mask, scale, window, n_kv)

@@ -126,7 +126,7 @@ class Drafter:
         column = step * K + torch.arange(K, device=like.device)
         word = torch.arange(W, device=like.device)
         bit = torch.ones_like(column, dtype=torch.int32) << (column % 32).int()
-        return torch.where(column[:, None] // 32 == word, bit[:, None], 0)[None].expand(like.shape[0], K, W)
+        return torch.where(column[:, None] // 32 == word, bit[:, None], 0).repeat(like.shape[0], 1, 1)
 
     def _offer(self, out: Tensor) -> tuple[Tensor, Tensor]:
         """Scores f32 and target ids [R, K] of the best K draft tokens after rows `out` [R, H]."""

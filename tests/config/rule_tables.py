@@ -15,6 +15,10 @@ BODY = "target__architecture__"
 m, s, e = rules_model, rules_spec, rules_engine
 FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
     # rule, engine, changes, key, message
+    (e.graph_sizes, "smollm2", {"runtime__cuda_graph_batch_sizes": [1, 9]}, "runtime.cuda_graph_batch_sizes", "8"),
+    (e.graph_sizes, "smollm2", {"runtime__cuda_graph_batch_sizes": []}, "runtime.cuda_graph_batch_sizes", "8"),
+    (e.bench, "smollm2", {"bench__batch_sizes": [0]}, "bench.batch_sizes", "from 1 on"),
+    (e.bench, "smollm2", {"bench__repeats": 0}, "bench.repeats", "at least 1"),
     (m.checkpoint_name, "smollm2", {"target__checkpoint": " "}, "target.checkpoint", "hub id or pypi"),
     (
         m.checkpoint_name,
@@ -210,6 +214,8 @@ FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
 ]
 
 PASSING: list[tuple[Rule, str, dict[str, Any]]] = [
+    (e.graph_sizes, "smollm2", {"runtime__cuda_graph_batch_sizes": [1, 8]}),
+    (e.bench, "smollm2", {"bench__batch_sizes": [1, 4], "bench__output_len": 1}),
     (m.checkpoint_name, "smollm2", {"target__checkpoint": "./folder"}),
     (m.checkpoint_pins, "llama8b", {"target__revision": "main", "draft__revision": "v1"}),
     (m.checkpoint_pins, "smollm2", {}),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from eagle3.build.engine import assemble
+from eagle3.build.engine import Parts, assemble
 from eagle3.config.schema import DraftPool, EngineConfig, KVConfig, RuntimeConfig, SpecConfig, TargetConfig
 from eagle3.config.shape import DraftShape
 from eagle3.engine.engine import Engine
@@ -76,7 +76,7 @@ def engine(
         runtime=RuntimeConfig(max_batch_size=batch, max_seq_len=max_seq_len, max_num_tokens=rows),
     )
     limits = Limits(batch, max_seq_len, rows, min(chunk or rows, rows))
-    return assemble(cfg, shape, limits, target, draft, ends=ends)
+    return assemble(cfg, shape, Parts(limits, target, draft, None, ends))
 
 
 def head_facts(known: ModelFacts, **changes: object) -> HeadFacts:

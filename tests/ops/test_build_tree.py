@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle3.ops.build_tree import build_tree, layout, pack_bits
+from eagle3.ops.build_tree import build_tree, build_tree_torch, build_tree_triton, layout, pack_bits
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # depth-1 probabilities .6 .3; their children .5 .4 / .9 .05; those of candidates 2 and 4: .7 .2 / .5 .45
 TRACE = [0.6, 0.3, 0.30, 0.24, 0.27, 0.015, 0.21, 0.06, 0.135, 0.1215]
 KEPT = [0, 1, 2, 4]
@@ -183,3 +184,32 @@ def test_layout_of_several_trees() -> None:
     assert mask.squeeze(-1).tolist() == [[1, 3, 5, 13], [1, 3, 7, 15]]
     assert child.tolist() == [[1, -1, 3, -1], [1, 2, 3, -1]]
     assert sibling.tolist() == [[-1, 2, -1, -1], [-1] * 4]
+
+
+@pytest.mark.parametrize("log", LOGS.values(), ids=LOGS.keys())
+@pytest.mark.parametrize(
+    ("top_k", "depth", "nodes"),
+    [(1, 4, 5), (1, 1, 2), (2, 3, 7), (4, 2, 1), (4, 4, 33), (7, 6, 40), (3, 1, 3), (3, 1, 4), (10, 6, 60)],
+)
+def test_triton_equals_torch(top_k: int, depth: int, nodes: int, log: object) -> None:
+    rng = random.Random(top_k * 100 + depth)
+    cases = [grown(rng, top_k, depth, log) for _ in range(3)]
+    scores = torch.tensor([s for s, _ in cases], device=DEVICE)
+    kept = torch.tensor([k for _, k in cases], dtype=torch.int64, device=DEVICE).view(3, -1)
+    tokens = torch.randint(0, 1 << 40, scores.shape, device=DEVICE)
+    root = torch.arange(3, device=DEVICE)
+    want = build_tree_torch(root, tokens, scores, kept, top_k, nodes)
+    got = build_tree_triton(root, tokens, scores, kept, top_k, nodes)
+    assert [t.dtype for t in got] == [t.dtype for t in want]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(got, want, strict=True))
+
+
+def test_triton_breaks_ties_by_index_at_the_cut() -> None:
+    # all children of one node score as it does; -0.0 and 0.0 are one score
+    scores = torch.tensor([[0.0, -0.0, -0.0, 0.0, 0.0, -0.0], [-1.0, -1.0, -1.0, -2.0, -1.0, -1.0]], device=DEVICE)
+    kept = torch.tensor([[0, 1]] * 2, device=DEVICE)
+    tokens = torch.arange(12, device=DEVICE).view(2, 6)
+    for nodes in range(1, 8):
+        given = (torch.zeros(2, dtype=torch.int64, device=DEVICE), tokens, scores, kept, 2, nodes)
+        got, want = build_tree_triton(*given), build_tree_torch(*given)
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(got, want, strict=True))

@@ -1,7 +1,12 @@
 import pytest
 import torch
+import triton
+import triton.language as tl
+from torch import Tensor
 
-from eagle3.ops.philox import Stream, coin, noise, philox, uniform
+from eagle3.ops.philox import Stream, coin, noise, philox, uniform, uniforms
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def words(*values: int) -> tuple[torch.Tensor, ...]:
@@ -65,3 +70,20 @@ def test_uniform_and_uncorrelated() -> None:
     assert 30 < chi2 < 110  # 63 degrees of freedom
     for a, b in [(rows[:-1], rows[1:]), (rows[:, :-1], rows[:, 1:])]:
         assert abs(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1].item()) < 0.015
+
+
+@triton.jit
+def _noise_kernel(out, seed, index, stream, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+    row = tl.program_id(0)
+    group = tl.arange(0, BLOCK) + 3
+    value = uniforms(tl.load(seed + row), tl.load(index + row), stream, group)
+    tl.store(out + row * BLOCK * 4 + tl.arange(0, BLOCK)[:, None] * 4 + tl.arange(0, 4)[None, :], value)
+
+
+@pytest.mark.parametrize("stream", [Stream.TARGET, Stream.DRAFT, Stream.RESIDUAL])
+def test_triton_equals_torch(stream: Stream) -> None:
+    seed = torch.tensor([0, 1, -1, -(2**63), 2**63 - 1, (1 << 40) + 7], device=DEVICE)
+    index = torch.tensor([0, 5, (1 << 33) + 1, 2**31, 2**32 - 1, 77], device=DEVICE)
+    out: Tensor = torch.full((6, 64), torch.nan, device=DEVICE)
+    _noise_kernel[(6,)](out, seed, index, stream, BLOCK=16)
+    assert torch.equal(out, noise(seed, index, stream, 76)[:, 12:])

@@ -2,7 +2,10 @@ import pytest
 import torch
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from eagle3.ops.rms_norm import rms_norm_torch
+from eagle3.ops.rms_norm import rms_norm_torch, rms_norm_triton
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+HALVES = [torch.float16, torch.bfloat16] if torch.cuda.is_available() else [torch.float16]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -31,3 +34,23 @@ def test_the_residual_is_added_first_and_handed_on() -> None:
     assert torch.equal(total, x + residual)
     assert torch.equal(normed, rms_norm_torch(x + residual, weight, 1e-5)[0])
     assert torch.equal(residual, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize(("rows", "width"), [(1, 24), (5, 128), (3, 1000)])
+@pytest.mark.parametrize("add", [False, True])
+def test_triton_equals_torch(dtype: torch.dtype, rows: int, width: int, add: bool) -> None:
+    torch.manual_seed(width)
+    wide = torch.randn(rows, width + 3, device=DEVICE).to(dtype)
+    x = wide[:, :width]  # a slice: rows lie further apart than they are long
+    weight = torch.randn(width, device=DEVICE).to(dtype)
+    residual = torch.randn(rows, width, device=DEVICE).to(dtype) * 4 if add else None
+    before = wide.clone()
+    want, total = rms_norm_torch(x, weight, 1e-5, residual)
+    got, summed = rms_norm_triton(x, weight, 1e-5, residual)
+    assert torch.equal(summed, total)
+    assert torch.equal(wide, before)
+    assert got.dtype == want.dtype
+    exact = total.double() / (total.double().pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
+    torch.testing.assert_close(got.double(), exact, rtol=2.5 * torch.finfo(dtype).eps, atol=1e-6)
+    torch.testing.assert_close(got, want, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)

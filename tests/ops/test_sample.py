@@ -7,9 +7,12 @@ from torch import Tensor
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from eagle3.ops.philox import Stream
-from eagle3.ops.sample import filter_logits, sample
+from eagle3.ops.sample import filter_logits, sample, sample_torch, sample_triton
+from eagle3.ops.select import CHUNK
 
 DRAWS = 100_000
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+HALVES = [torch.float16, torch.bfloat16]
 
 
 def params(
@@ -176,3 +179,79 @@ def test_ties_go_to_the_lowest_id_and_nan_is_never_drawn() -> None:
         ).item()
         == 0
     )
+
+
+def mixed(rows: int) -> dict[str, Tensor]:
+    """Every combination of filters on and off, a cold row now and then."""
+    at = torch.arange(rows)
+    out = {
+        "temperature": torch.where(at % 7 == 3, 0.0, 0.5 + at / rows),
+        "top_k": torch.where(at % 2 > 0, 1 + 3 * at, 0).int(),
+        "top_p": torch.where(at // 2 % 2 > 0, 0.3 + 0.6 * at / rows, 1.0),
+        "min_p": torch.where(at // 4 % 2 > 0, 0.05, 0.0),
+        "seed": at * 7919 - 5,
+        "index": at + 3,
+    }
+    return {name: value.to(DEVICE) for name, value in out.items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_triton_equals_torch(dtype: torch.dtype, filtered: bool) -> None:
+    torch.manual_seed(4)
+    rows, size = 8, CHUNK + 300
+    logits = (torch.randn(rows, size + 1, device=DEVICE) * 4).to(dtype)[:, :size]
+    setting = mixed(rows)
+    got = sample_triton(logits, **setting, filtered=filtered)
+    assert torch.equal(got, sample_torch(logits, **setting, filtered=filtered))
+    assert torch.equal(got[3:4], sample_triton(logits[3:4], **{k: v[3:4] for k, v in setting.items()}))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [(1, 1.0, 0.0), (6, 1.0, 0.0), (90, 1.0, 0.0), (0, 0.5, 0.0), (0, 1e-6, 0.0), (0, 0.0, 0.0), (0, 0.97, 0.0)]
+    + [(0, 1.0, 0.3), (0, 1.0, 1.0), (20, 0.6, 0.0), (3, 0.9, 0.4), (200, 1.0, 0.0)],
+)
+def test_triton_draws_all_that_stays_and_nothing_else(setting: tuple[int, float, float]) -> None:
+    torch.manual_seed(5)
+    size, draws = 100, 400 if DEVICE == "cpu" else 20_000
+    row = (torch.randn(size) * 2).half()
+    row[7], row[8], row[9] = row.max(), math.nan, -math.inf  # a tie at the top; two that never come
+    row[20:30] = row[20]  # ten that tie
+    one = {k: v.to(DEVICE) for k, v in params(1, 1.3, *setting).items()}
+    kept = ~filter_logits(row.to(DEVICE)[None], **one)[0].isinf()
+    many = {k: v.expand(draws).contiguous() for k, v in one.items()}
+    where = {"seed": torch.arange(draws, device=DEVICE), "index": torch.zeros(draws, device=DEVICE).long()}
+    logits = row.to(DEVICE).expand(draws, -1).contiguous()
+    drawn = sample_triton(logits, **many, **where)
+    assert torch.equal(drawn, sample_torch(logits, **many, **where))
+    assert bool(kept[drawn].all())
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_triton_spares_no_odd_row() -> None:
+    logits = torch.randn(6, 40, device=DEVICE)
+    logits[0] = math.nan
+    logits[1] = -math.inf
+    logits[2, 5:9] = math.inf
+    logits[3, ::2] = math.nan
+    logits[4] = 0.0
+    logits[5, 1:] = -math.inf
+    where = {"seed": torch.arange(6, device=DEVICE), "index": torch.arange(6, device=DEVICE)}
+    for setting in [(1.0, 0, 1.0, 0.0), (0.7, 3, 1.0, 0.0), (1.0, 0, 0.5, 0.0), (2.0, 50, 0.9, 0.1), (0.0, 1, 0.1, 0.1)]:
+        given = {k: v.to(DEVICE) for k, v in params(6, *setting).items()}
+        assert torch.equal(sample_triton(logits, **given, **where), sample_torch(logits, **given, **where))
+
+
+def test_equal_logits_share_their_fate_also_where_only_the_temperature_makes_them_so() -> None:
+    # float32 neighbours that become one value when divided: the second of them is the k-th
+    base = torch.tensor([1.0, 1.0 + 2**-23, 0.5, 0.25], device=DEVICE)
+    warm = torch.tensor(3.0, device=DEVICE)
+    assert (base / warm)[0] == (base / warm)[1]
+    draws = 64
+    logits = base.expand(draws, -1).contiguous()
+    given = {k: v.to(DEVICE) for k, v in params(draws, 3.0, top_k=1).items()}
+    where = {"seed": torch.arange(draws, device=DEVICE), "index": torch.zeros(draws, device=DEVICE).long()}
+    got = sample_triton(logits, **given, **where)
+    assert torch.equal(got, sample_torch(logits, **given, **where))
+    assert set(got.tolist()) == {0, 1}

@@ -3,9 +3,11 @@ import math
 import pytest
 import torch
 
-from eagle3.ops.select import argmax, order_key, topk
+from eagle3.ops.select import CHUNK, argmax, argmax_torch, argmax_triton, order_key, topk
 
 NAN, INF = math.nan, math.inf
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+HALVES = [torch.float16, torch.bfloat16] if torch.cuda.is_available() else [torch.float16]
 
 
 @pytest.mark.parametrize(
@@ -53,3 +55,28 @@ def test_values_of_nan_come_back_as_minus_infinity() -> None:
     values, indices = topk(torch.tensor([[NAN, 1.0, NAN]]), 3)
     assert values.tolist() == [[1.0, -INF, -INF]]
     assert indices.tolist() == [[1, 0, 2]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("size", [1, 37, CHUNK, 2 * CHUNK + 5])
+def test_argmax_triton_equals_torch(dtype: torch.dtype, size: int) -> None:
+    torch.manual_seed(size)
+    rows = torch.randn(8, size + 2, device=DEVICE).to(dtype)[:, :size]
+    rows[1] = -INF
+    rows[2] = NAN
+    rows[3] = rows[3].round()  # ties, also over the borders of chunks
+    rows[4] = -0.0
+    rows[4, size // 2 :] = 0.0
+    rows[5, ::2] = NAN
+    rows[6, size // 3 :] = INF
+    rows[7], rows[7, -1] = NAN, -INF
+    got = argmax_triton(rows)
+    assert torch.equal(got, argmax_torch(rows))
+    assert got[1:3].tolist() == [0, 0]
+    assert torch.equal(argmax_triton(rows[None]), got[None])
+
+
+@pytest.mark.parametrize("values", [[NAN, -INF, -1.0, NAN, INF], [-0.0, 0.0], [-2.0, -1.0, -1.0], [1e-45, 0.0]])
+def test_argmax_triton_orders_as_the_keys_do(values: list[float]) -> None:
+    row = torch.tensor([values], device=DEVICE)
+    assert argmax_triton(row).item() == order_key(row).argmax().item()

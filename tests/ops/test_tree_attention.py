@@ -1,9 +1,25 @@
 import pytest
 import torch
-from attention_oracle import KV_HEADS, SCALE, Paged, queries
+from attention_oracle import (
+    DEVICE,
+    KERNEL_TYPES,
+    KV_HEADS,
+    NEAR,
+    SCALE,
+    Paged,
+    assert_same_bits,
+    filled_with_nan,
+    queries,
+)
 from torch import Tensor
 
-from eagle3.ops.tree_attention import tree_attention_torch
+from eagle3.ops.paged_blocks import Tile
+from eagle3.ops.tree_attention import (
+    choose_splits,
+    tree_attention,
+    tree_attention_torch,
+    tree_attention_triton,
+)
 
 
 def random_trees(batch: int, tail: int) -> tuple[list[list[list[int]]], Tensor, Tensor]:
@@ -26,9 +42,7 @@ def random_trees(batch: int, tail: int) -> tuple[list[list[list[int]]], Tensor, 
 
 
 def run(paged: Paged, q: Tensor, tail: int, depth: Tensor, mask: Tensor | None, window: int | None) -> Tensor:
-    return tree_attention_torch(
-        q, paged.kv, paged.kv_lens, paged.table, tail, depth, mask, SCALE, window, KV_HEADS
-    )
+    return tree_attention_torch(q, paged.kv, paged.kv_lens, paged.table, tail, depth, mask, SCALE, window, KV_HEADS)
 
 
 @pytest.mark.parametrize("page", [1, 4, 16])
@@ -94,3 +108,131 @@ def test_half_precision_stays_near_float64() -> None:
     out = run(narrow, queries(6).bfloat16(), 6, depth, mask, None)
     assert out.dtype == torch.bfloat16
     torch.testing.assert_close(out.double(), expected, rtol=0.05, atol=0.05)
+
+
+def run_kernel(
+    paged: Paged, q: Tensor, tail: int, depth: Tensor, mask: Tensor | None, window: int | None, **how: object
+) -> Tensor:
+    """The kernels' answer in float64 on the CPU, for a pool that is one layer of three and a q of wider rows."""
+    kv = torch.full((3, *paged.kv.shape), torch.nan, dtype=paged.kv.dtype, device=DEVICE)
+    kv[1] = paged.kv
+    wide = torch.full((q.shape[0], q.shape[1] + 2, q.shape[2]), torch.nan, dtype=q.dtype, device=DEVICE)
+    wide[:, : q.shape[1]] = q
+    n_kv = paged.k[0].shape[1]
+    where = [x.to(DEVICE) for x in (paged.kv_lens, paged.table)]
+    with filled_with_nan():
+        out = tree_attention_triton(
+            wide[:, : q.shape[1]], kv[1], *where, tail, depth.to(DEVICE), None if mask is None else mask.to(DEVICE),
+            SCALE, window, n_kv, **how,  # type: ignore[arg-type]
+        )  # fmt: skip
+    assert out.dtype == q.dtype
+    return out.double().cpu()
+
+
+def check_kernel(
+    paged: Paged, q: Tensor, tail: int, depth: Tensor, mask: Tensor | None, window: int | None, **how: object
+) -> None:
+    """Against torch in float64 over all rows, which the tests above check against the oracle."""
+    n_kv = paged.k[0].shape[1]
+    want = tree_attention_torch(
+        q.double(), paged.kv.double(), paged.kv_lens, paged.table, tail, depth, mask, SCALE, window, n_kv
+    )
+    got = run_kernel(paged, q, tail, depth, mask, window, **how)
+    torch.testing.assert_close(got, want, rtol=0, atol=NEAR[q.dtype])
+
+
+@pytest.mark.parametrize("dtype", KERNEL_TYPES)
+@pytest.mark.parametrize(
+    ("page", "heads", "kv_heads", "dim", "tail", "rows", "window"),
+    [
+        (1, 3, 1, 64, 6, 6, None),
+        (2, 4, 2, 80, 7, 3, 5),
+        (4, 2, 2, 16, 70, 5, None),
+        (8, 4, 1, 96, 40, 4, 30),
+        (16, 2, 1, 128, 33, 9, 2),
+        (32, 2, 1, 64, 96, 64, None),
+        (64, 8, 2, 5, 1, 1, None),
+        (128, 3, 1, 256, 12, 12, 60),
+    ],
+)
+def test_kernel_on_trees(
+    page: int, heads: int, kv_heads: int, dim: int, tail: int, rows: int, window: int | None, dtype: torch.dtype
+) -> None:
+    kv_lens = [tail + 75, tail]
+    paged = Paged(kv_lens, page, -(-(tail + 160) // page), dtype, kv_heads=kv_heads, dim=dim)
+    _, depth, mask = random_trees(2, tail)
+    q = queries(2 * rows, dtype, heads=heads, dim=dim)
+    check_kernel(paged, q, tail, depth, mask[:, tail - rows :].contiguous(), window)
+
+
+@pytest.mark.parametrize("window", [None, 3, 70])
+@pytest.mark.parametrize(("tail", "rows"), [(1, 1), (5, 5), (5, 2)])
+def test_kernel_without_a_mask(window: int | None, tail: int, rows: int) -> None:
+    paged = Paged([tail + 66, tail], 16, 8, torch.float32)
+    depth = torch.arange(tail, dtype=torch.int32).expand(2, tail)
+    check_kernel(paged, queries(2 * rows, torch.float32), tail, depth, None, window)
+
+
+def test_kernel_against_the_oracle_itself() -> None:
+    paged = Paged([40], 4, 12, torch.float32)
+    paths, depth, mask = random_trees(1, 34)
+    q = queries(34, torch.float32)
+    out = run_kernel(paged, q, 34, depth, mask, None, splits=2)
+    for row in (0, 17, 31, 32, 33):
+        seen = [*range(6), *(6 + column for column in paths[0][row])]
+        torch.testing.assert_close(out[row], paged.attend(0, q[row].double(), seen), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", [{"splits": 2}, {"splits": 7}, {"split_by_position": 64}], ids=str)
+@pytest.mark.parametrize("window", [None, 20])
+def test_parts_make_the_whole(how: dict[str, int], window: int | None) -> None:
+    # the second and third leave parts empty, in the last request all of them
+    paged = Paged([150, 9, 0], 8, 32, torch.float32)
+    _, depth, mask = random_trees(3, 4)
+    check_kernel(paged, queries(12, torch.float32), 4, depth, mask, window, **how)
+
+
+@pytest.mark.parametrize("dtype", KERNEL_TYPES)
+def test_cut_by_position_a_row_has_the_same_bits_in_any_company(dtype: torch.dtype) -> None:
+    how = {"split_by_position": 64}
+    paged = Paged([100, 131], 16, 12, dtype)
+    q = queries(10, dtype)
+    chain = run_kernel(paged, q, 5, torch.arange(5, dtype=torch.int32).expand(2, 5), None, None, **how)
+    for row in range(5):  # the second request's rows one at a time, alone, as plain decoding has them
+        paged.kv_lens = torch.tensor([127 + row], dtype=torch.int32)
+        alone = Paged.__new__(Paged)
+        alone.__dict__ = {**paged.__dict__, "table": paged.table[1:]}
+        depth = torch.zeros(1, 1, dtype=torch.int32)
+        got = run_kernel(alone, q[5 + row, None], 1, depth, None, None, **how)[0]
+        assert_same_bits(got, chain[5 + row], dtype)
+
+
+def test_kernel_reads_neither_bits_past_the_tail_nor_entries_past_the_end() -> None:
+    paged = Paged([36], 4, 12, torch.float32)  # NaN past the end
+    _, depth, mask = random_trees(1, 6)
+    q = queries(6, torch.float32)
+    clean = run_kernel(paged, q, 6, depth, mask, None)
+    paged.table[0, 9:] = 2**30  # pages past the end: to follow one would be a fault
+    assert torch.equal(run_kernel(paged, q, 6, depth, mask | ~0b111111, None), clean)
+    assert clean.isfinite().all()
+
+
+def test_splits_follow_from_shapes() -> None:
+    wide = Tile(128, 64, 8, 3)
+    assert choose_splits(16, 1024, 132, wide) == 1  # short: no second launch
+    assert choose_splits(16, 32768, 132, wide) == 8  # 128 of 132
+    assert choose_splits(128, 32768, 132, wide) == 1
+    assert choose_splits(144, 32768, 132, wide) > 1  # two waves, the second nearly empty
+    assert choose_splits(1, 2048, 132, wide) == 8  # no part shorter than 256
+
+
+@pytest.mark.parametrize("dtype", [*KERNEL_TYPES, torch.float64])
+def test_the_dispatch_answers_in_every_type(dtype: torch.dtype) -> None:
+    paged = Paged([20], 4, 8, dtype)
+    _, depth, mask = random_trees(1, 6)
+    args = [x.to(DEVICE) for x in (queries(6, dtype), paged.kv, paged.kv_lens, paged.table)]
+    out = tree_attention(*args, 6, depth.to(DEVICE), mask.to(DEVICE), SCALE, None, KV_HEADS)
+    want = tree_attention_torch(
+        queries(6, dtype).double(), paged.kv.double(), paged.kv_lens, paged.table, 6, depth, mask, SCALE, None, KV_HEADS
+    )
+    torch.testing.assert_close(out.double().cpu(), want, rtol=0, atol=NEAR.get(dtype, 1e-12))

@@ -4,8 +4,10 @@ from typing import Any
 import pytest
 import torch
 
-from eagle3.ops.verify_tree import verify_tree
+from eagle3.ops.verify_tree import verify_tree, verify_tree_torch, verify_tree_triton
 from eagle3.spec.tree import chain, kary
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def walk(
@@ -174,3 +176,32 @@ def test_a_chain_accepts_the_longest_common_prefix(rows: int, nodes: int, depth:
 def test_a_node_that_no_link_leads_to_is_never_taken() -> None:
     row = ([0, 11, 12, 13], [1, 2, -1, -1], [-1] * 4, [13, 0, 0, 0], True)
     assert verified([row], 2) == [[[13, 0, 0]], [1], [[-1, -1]]]
+
+
+@pytest.mark.parametrize(("top_k", "nodes", "depth"), [(1, 1, 0), (1, 6, 5), (2, 12, 3), (3, 40, 4), (10, 60, 6)])
+def test_triton_equals_torch(top_k: int, nodes: int, depth: int) -> None:
+    torch.manual_seed(nodes)
+    rows = 12
+    shape = kary(nodes, top_k, torch.device(DEVICE))
+    family = torch.arange(-1, nodes - 1, device=DEVICE) % top_k
+    given = (
+        family.expand(rows, nodes).contiguous(),
+        shape.first_child.repeat(rows, 1),
+        shape.next_sibling.repeat(rows, 1),
+        torch.randint(0, top_k + 1, (rows, nodes), device=DEVICE),
+        torch.arange(rows, device=DEVICE) % 5 > 0,
+        depth,
+    )
+    want = verify_tree_torch(*given)
+    for ours, theirs in zip(verify_tree_triton(*given), want, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours, theirs)
+    assert nodes == 1 or len(set(want[1].tolist())) > 1
+
+
+def test_triton_walk_ignores_nodes_that_no_link_leads_to() -> None:
+    row = torch.tensor([[0, 11, 12, 13]], device=DEVICE)
+    child = torch.tensor([[1, 2, -1, -1]], device=DEVICE, dtype=torch.int32)
+    predicted = torch.tensor([[13, 0, 0, 0]], device=DEVICE)
+    out = verify_tree_triton(row, child, torch.full_like(child, -1), predicted, torch.ones_like(row[0, :1]).bool(), 2)
+    assert [t.tolist() for t in out] == [[[13, 0, 0]], [1], [[-1, -1]]]

@@ -1,0 +1,98 @@
+"""`eagle3 benchmark`: the engine with and without drafting, on the same prompts, in one run."""
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eagle3.cli.options import Json, takes_overrides
+from eagle3.config.flags import HydraFlags
+
+if TYPE_CHECKING:
+    from eagle3.bench.workload import Workload
+    from eagle3.config.load import Composed
+    from eagle3.engine.engine import Engine
+    from eagle3.text.prompts import Prompt
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run takes beside its configuration; travels to a sweep's workers."""
+
+    prompts: "tuple[Prompt, ...]"  # none: made-up token ids
+    json: bool
+
+
+@takes_overrides
+def benchmark(
+    flags: HydraFlags,
+    overrides: list[str],
+    prompt_file: Annotated[
+        list[str] | None,
+        typer.Option("--prompt-file", metavar="FILE", help="Real prompts; without them ids are made up."),
+    ] = None,
+    json_: Json = False,
+) -> int:
+    """Measure steps, latency, throughput and acceptance, plain and speculative, by batch size.
+
+    Both arms share the target and run the same prompts in turns: one unscored pass, then bench.repeats scored ones.
+    Three numbers are min, median and max. Acceptance on made-up ids, or with spec.synthetic_acceptance, is not valid.
+
+    Examples:
+
+      eagle3 benchmark bench.output_len=64 --prompt-file questions.jsonl
+
+      eagle3 benchmark conf=llama8b target.load_format=dummy draft.load_format=dummy spec.synthetic_acceptance=3 bench=serving runtime.max_batch_size=32
+
+      eagle3 benchmark -m spec.max_draft_len=3,5,7 conf=llama8b --prompt-file questions.jsonl
+    """  # noqa: E501
+    from eagle3.cli.prompts import given_prompts
+    from eagle3.config import load
+
+    if load.show(flags, overrides):
+        return 0
+    prompts = given_prompts((), prompt_file, ()) if prompt_file else ()
+    return load.run(partial(task, Options(prompts, json_)), flags, overrides)
+
+
+def task(options: Options, composed: "Composed") -> float:
+    """Measure a configuration; output tokens a second of its own arm at the first batch size."""
+    from eagle3.bench.report import record, table
+    from eagle3.bench.run import measure
+    from eagle3.build.engine import build_arms
+    from eagle3.cli.report import console, loading, print_problems
+    from eagle3.config.rules_engine import bench_fits
+    from eagle3.errors import ConfigError
+
+    print_problems(composed.warnings, "yellow")
+    if problems := list(bench_fits(composed.config)):
+        raise ConfigError(problems)
+    with loading("weights") as progress:
+        arms = build_arms(composed, progress)
+    own = arms["spec" if "spec" in arms else "plain"]
+    bench = composed.config.bench
+    work = workload(options, own)
+    cells = []
+    with console().status("benchmark") as status:
+        for batch in bench.batch_sizes:
+            cells += measure(arms, work, batch, bench.output_len, bench.repeats, status.update)
+    done = record(composed.config, composed.overrides, cells, work.real, own.runner.preparer.device)
+    if options.json:
+        typer.echo(json.dumps(done))
+    else:
+        console(stderr=False).print(table(done))
+    first = next(c for c in done["cells"] if arms[c["arm"]] is own)
+    return float(first["output_throughput"][1])
+
+
+def workload(options: Options, engine: "Engine") -> "Workload":
+    """The prompts that are given, or made-up ones that differ from pass to pass."""
+    from eagle3.bench.workload import given, made_up
+    from eagle3.cli.prompts import encoded
+
+    bench = engine.config.bench
+    if options.prompts:
+        return given(encoded(engine, options.prompts, chat=None))
+    return made_up(max(bench.batch_sizes) * bench.repeats, bench.prompt_len, engine.vocab)

@@ -1,0 +1,153 @@
+"""The matrix of lossless decoding: its axes, a cover of them, and what must hold in each cell."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations, product
+from typing import Any
+
+from helpers.pairs import SMALL, engine, near_pair
+from helpers.trace import Trace, preempt_often, serve
+from oracles.dense import accepted_counts
+
+from eagle3.config.shape import DraftShape
+from eagle3.models.decoder import Decoder
+from eagle3.models.eagle import EagleHead
+
+SHAPES = {f"chain{D}": DraftShape(depth=D, top_k=1, nodes=D + 1) for D in (1, 3, 7)} | {
+    f"tree{K}-{D}-{total}": DraftShape(depth=D, top_k=K, nodes=total + 1)
+    for K, D, total in ((2, 1, 2), (2, 3, 3), (2, 3, 6), (4, 4, 16), (8, 2, 16), (10, 6, 60))
+}
+AXES: dict[str, tuple[object, ...]] = {
+    "shape": tuple(SHAPES),
+    "page": (1, 4, 16, 64),
+    "batch": (1, 7),
+    "chunk": (1, 3, 16, None),
+    "pool": ("separate", "joint"),
+    "kv_heads": (2, 4),
+    "preempted": (False, True),
+}
+LENGTHS = (1, 3, 5, 9, 17, 2, 12)
+PROMPTS = [[(7 * i + 3 * j) % 16 for j in range(n)] for i, n in enumerate(LENGTHS)]
+NEW = 12
+SAMPLINGS: list[dict[str, Any]] = [
+    {"max_new_tokens": NEW, "seed": 11 + i, "temperature": float(i % 3 > 0), "top_p": 0.9 if i % 3 == 2 else 1.0}
+    for i in range(len(PROMPTS))
+]
+ALONE = (3, 4)  # the requests of batch 1, one after the other: one greedy, one sampled
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A place in the matrix."""
+
+    shape: str
+    page: int
+    batch: int
+    chunk: int | None
+    pool: str
+    kv_heads: int
+    preempted: bool
+
+    def __str__(self) -> str:
+        mark = "-preempted" if self.preempted else ""
+        return f"{self.shape}-page{self.page}-batch{self.batch}-chunk{self.chunk}-{self.pool}-kv{self.kv_heads}{mark}"
+
+    @property
+    def requests(self) -> Sequence[int]:
+        """Indices into PROMPTS."""
+        return ALONE if self.batch == 1 else range(len(PROMPTS))
+
+
+def combos(values: Mapping[str, object], strength: int) -> set[tuple[tuple[str, object], ...]]:
+    """All combinations of so many axes' values that a cell of these values has."""
+    return set(combinations(values.items(), strength))
+
+
+def cover(axes: Mapping[str, Sequence[object]], strength: int, seed: int = 0) -> Iterator[dict[str, object]]:
+    """Cells that have every combination of `strength` axes' values at least once: greedy, the same for a seed."""
+    rng = random.Random(seed)
+    wanted = [
+        combo
+        for names in combinations(axes, strength)
+        for combo in product(*([(name, value) for value in axes[name]] for name in names))
+    ]
+    missing = set(wanted)
+    for combo in wanted:
+        if combo not in missing:
+            continue
+        fixed = dict(combo)
+        tries = [{name: fixed.get(name, rng.choice(values)) for name, values in axes.items()} for _ in range(20)]
+        best = max(tries, key=lambda cell: len(combos(cell, strength) & missing))
+        missing -= combos(best, strength)
+        yield best
+
+
+def cells(least: int) -> list[Cell]:
+    """Every combination of three axes' values, filled up at random to so many cells."""
+    found = {Cell(**values): None for values in cover(AXES, 3)}  # type: ignore[arg-type]
+    everything = all_cells()
+    random.Random(0).shuffle(everything)
+    for cell in everything:
+        if len(found) >= least:
+            break
+        found[cell] = None
+    return list(found)
+
+
+def all_cells() -> list[Cell]:
+    """The full product."""
+    return [Cell(*values) for values in product(*AXES.values())]  # type: ignore[arg-type]
+
+
+@cache
+def pair(kv_heads: int) -> tuple[Decoder, EagleHead]:
+    return near_pair(kv_heads)
+
+
+@cache
+def plain(kv_heads: int, request: int) -> tuple[int, ...]:
+    """What the target alone says, a longest path further than any cell asks for."""
+    longest = max(shape.path for shape in SHAPES.values())
+    sampling = SAMPLINGS[request] | {"max_new_tokens": NEW + longest}
+    (result,) = engine(pair(kv_heads)[0], batch=1).generate([PROMPTS[request]], [sampling])
+    return tuple(result.token_ids)
+
+
+@cache
+def expected(shape: str, kv_heads: int, request: int) -> tuple[list[int], list[int]]:
+    """A request's tokens, and what each of its steps accepts."""
+    tokens, prompt = plain(kv_heads, request), PROMPTS[request]
+    counts = accepted_counts(*pair(kv_heads), SMALL, [*prompt, *tokens], len(prompt), NEW, SHAPES[shape])
+    return list(tokens[:NEW]), counts
+
+
+def run(cell: Cell) -> list[Trace]:
+    """Serve the cell's requests. Pages of one entry or four run out by themselves; else preemption is forced."""
+    target, head = pair(cell.kv_heads)
+    shape, starved = SHAPES[cell.shape], cell.preempted and cell.batch > 1 and cell.page <= 4
+    longest = max(LENGTHS) + NEW + shape.path + shape.reserve
+    built = engine(
+        target,
+        (head, SMALL),
+        shape,
+        page=cell.page,
+        batch=cell.batch,
+        max_seq_len=32,
+        chunk=cell.chunk,
+        joint=cell.pool == "joint",
+        tokens=2 * longest if starved else None,
+    )
+    if cell.preempted and not starved:
+        preempt_often(built.scheduler, 3)
+    return serve(built, [PROMPTS[i] for i in cell.requests], [SAMPLINGS[i] for i in cell.requests])
+
+
+def check(cell: Cell, traces: Sequence[Trace]) -> None:
+    """Tokens and accepted counts are what the target alone and the slow oracle say, whatever the cell."""
+    for i, trace in zip(cell.requests, traces, strict=True):
+        tokens, accepted = expected(cell.shape, cell.kv_heads, i)
+        assert trace.tokens == tokens, f"{cell}: request {i} says other tokens"
+        assert trace.accepted == accepted, f"{cell}: request {i} accepts otherwise"
+    assert (sum(t.preemptions for t in traces) > 0) == cell.preempted
