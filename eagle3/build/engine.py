@@ -75,6 +75,8 @@ def load_parts(composed: Composed, progress: Progress | None = None) -> Parts:
     if shape.depth > 0:
         head, report = build_head(cfg.draft, cfg.spec, target, limits, shape, progress)
         draft = head, report.capture.outputs
+        log.info("head captures: %s; %s", report.capture, report.vocabulary)
+        log.debug("head\n%s", report)  # hydra.verbose=true shows it
         for line in report.warnings:
             log.warning("%s", line)
     return Parts(limits, target, draft, *load_text(folder))

@@ -45,7 +45,7 @@ class Runner:
         rows = self._read(self.generations(plan)) if plan.generations else None
         arrived = None
         if self.preparer.device.type == "cuda":
-            arrived = torch.cuda.Event()
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record()
         return Output(prompts, rows, arrived)
 

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 
 import torch
 
@@ -45,10 +47,10 @@ def warm(engine: Engine, tell: Callable[[str], None] = lambda _: None) -> list[W
 
 def replay_ms(graph: torch.cuda.CUDAGraph, times: int = 5) -> float:
     """The median time of a replay, on the device's own clock."""
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(times + 1)]
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(times + 1)]  # type: ignore[no-untyped-call]
     marks[0].record()
     for mark in marks[1:]:
         graph.replay()
         mark.record()
     torch.cuda.synchronize()
-    return sorted(a.elapsed_time(b) for a, b in zip(marks, marks[1:], strict=False))[times // 2]
+    return median(float(a.elapsed_time(b)) for a, b in pairwise(marks))

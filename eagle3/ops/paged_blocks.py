@@ -1,6 +1,6 @@
 """What the attention kernels share: blocks of keys and values through a block table, the running softmax."""
 
-# ruff: noqa: ANN001, ANN202 (a kernel's arguments have no Python types)
+# ruff: noqa: ANN001, ANN201 (a kernel's arguments have no Python types)
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class Tile:
 def choose_tile(rows: int, head_dim: int, dtype: torch.dtype, steady: bool) -> Tile:
     """For `rows` = Q · n_h / n_kv rows a KV head; `steady`: one tile for any number of rows."""
     if dtype == torch.float32:  # no tensor cores: small tiles, registers are what is short
-        return Tile(16 if rows <= 16 and not steady else 32, 32, 4, 2)
+        return Tile(16 if rows <= 16 and not steady else 32, 16, 8 if head_dim > 128 else 4, 2)
     if head_dim > 128:
         return Tile(16, 32, 4, 3) if rows <= 16 and not steady else Tile(64, 64, 8, 2)
     if steady or 32 < rows <= 64:

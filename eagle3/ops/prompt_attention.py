@@ -61,8 +61,10 @@ def prompt_attention_triton(
     (C, M), (_, page, width), (_, n_h, hd) = table.shape, kv.shape, q.shape
     group = n_h // n_kv
     tile = tile or choose_tile(max_q * group, hd, q.dtype, steady)
-    assert scale > 0 and q.stride(2) == 1 and width == 2 * n_kv * hd and kv.is_contiguous()
-    assert page & (page - 1) == 0 and all(x.is_contiguous() for x in (cu_q, kv_lens, table))
+    assert scale > 0
+    assert page & (page - 1) == 0
+    assert (q.stride(2), width) == (1, 2 * n_kv * hd)
+    assert all(x.is_contiguous() for x in (kv, cu_q, kv_lens, table))
     out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     _prompt_attention_kernel[(triton.cdiv(max_q * group, tile.rows), n_kv, C)](
         q, kv, cu_q, kv_lens, table, out, scale * LOG2_E, window or 0, q.stride(0), q.stride(1), width, M,

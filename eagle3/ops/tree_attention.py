@@ -104,9 +104,12 @@ def tree_attention_triton(
         splits = triton.cdiv(M * page, split_by_position)
     elif splits is None:
         splits = choose_splits(G * n_kv * tiles, M * page, _processors(q.device), tile)
-    assert scale > 0 and q.stride(2) == 1 and width == 2 * n_kv * hd and kv.is_contiguous()
-    assert (split_by_position or 0) % tile.entries == 0 and page & (page - 1) == 0
-    assert all(x.is_contiguous() for x in (kv_lens, table) + (() if mask is None else (mask,)))
+    assert scale > 0
+    assert page & (page - 1) == 0
+    assert (split_by_position or 0) % tile.entries == 0
+    assert (q.stride(2), width) == (1, 2 * n_kv * hd)
+    assert tail == 1 or depth.stride(1) == 1
+    assert all(x.is_contiguous() for x in (kv, kv_lens, table, kv_lens if mask is None else mask))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     parts, logs = out, out  # not used by one part
     if splits > 1:
@@ -153,7 +156,7 @@ def _sees(  # type: ignore[no-untyped-def]
     if HAS_MASK:
         first = tl.maximum(start - base, 0) // 32
         bits = tl.zeros((row.shape[0], BLOCK_N), tl.int32)
-        for i in tl.static_range(BLOCK_N // 32 + 1):
+        for i in tl.static_range((BLOCK_N + 30) // 32 + 1):
             word = tl.load(words + first + i, mask=row < tl.where(first + i < W, tail, 0), other=0)
             bits = tl.where((column // 32 == first + i)[None, :], word[:, None], bits)
         sees = ((bits >> (column % 32)[None, :]) & 1) != 0
@@ -225,7 +228,8 @@ def _tree_attention_kernel(  # type: ignore[no-untyped-def]
         scores = tl.where(sees, dot_scores(queries, k, PRECISION), float("-inf"))
         acc, top, total = absorb(scores, v, acc, top, total, scale, PRECISION, True)
 
-    acc = acc / tl.where(total == 0, 1.0, total)[:, None]  # a row that sees nothing stays zero
+    total = tl.where(total == 0, 1.0, total)  # a row that sees nothing stays zero, and -inf in logs
+    acc = acc / total[:, None]
     out_at = q_at * (N_KV * GROUP) + q_head_at
     if SPLIT:
         out_at = out_at * splits + split

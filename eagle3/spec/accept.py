@@ -1,6 +1,6 @@
 """One rule for every mode: the target's own token at each node, then the longest path that carries it.
 
-Two stand-ins exist: `reject`, the classic ratio test for chains whose drafts were drawn, and `synthetic`, which pretends.
+Two stand-ins exist: `reject`, the ratio test for chains whose drafts were drawn, and `synthetic`, which pretends.
 """
 
 from collections.abc import Callable

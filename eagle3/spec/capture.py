@@ -23,6 +23,7 @@ class Capture:
         """Copy the output of a layer, hidden + residual [T, H], to its block's first T rows."""
         if (j := self._block.get(layer)) is None:
             return
+        assert hidden.shape[0] <= self.hidden.shape[0], "more rows than the capture buffer was made for"
         rows = self.hidden[: hidden.shape[0], j * self.width : (j + 1) * self.width]
         if residual is None:
             rows.copy_(hidden)

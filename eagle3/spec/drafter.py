@@ -98,7 +98,7 @@ class Drafter:
         )
 
     def _expand(self, rows: Rows, frontier: Frontier, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens and scores [B, K²] of the children of the nodes of depth `step`, and these nodes' feedback [B, K, H]."""
+        """Tokens and scores [B, K²] of the children of depth `step`'s nodes, and these nodes' feedback [B, K, H]."""
         B, K = frontier.tokens.shape
         out, feedback = self.feed(rows, frontier, step)
         scores, tokens = self._offer(out)  # [B · K, K]

@@ -1,6 +1,7 @@
 """The real small model: greedy text as transformers writes it."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,14 @@ def compare(folder: Path, count: int, new: int) -> list[str]:
             faults.append(f"{text[:40]!r}: token {at}: {got[at]} for {want[at]}, {gap} apart")
     print(f"{len(prompts)} prompts, {len(faults)} wrong, {near} where the top two are within {NEAR}")
     return faults
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.real

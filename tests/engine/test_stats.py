@@ -3,6 +3,7 @@
 import json
 import logging
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,11 @@ from eagle3.engine.stats import Acceptance, SpecMetrics
 CHAIN = DraftShape(depth=3, top_k=1, nodes=4)
 TREE = DraftShape(depth=3, top_k=2, nodes=7)
 PARAMS = SamplingParams(99, 0.0, 0, 1.0, 0.0, 0, frozenset())
+
+
+def cycle(shape: DraftShape, bad: tuple[int, ...] = (), spec: SpecConfig | None = None) -> Engine:
+    target, head = cycle_pair(16, bad)
+    return engine(target, (head, LAYERS), shape, spec=spec)
 
 
 def spec(result: Result) -> SpecMetrics:
@@ -83,7 +89,7 @@ def test_only_the_last_step_of_an_answer_may_be_cut(emitted: int) -> None:
 
 @pytest.mark.parametrize(("shape", "proposed"), [(CHAIN, 3), (TREE, 6)], ids=["chain", "tree"])
 def test_the_cycle_counts_as_foretold(shape: DraftShape, proposed: int) -> None:
-    served = engine(*_pair(bad=()), shape)
+    served = cycle(shape)
     result = served.generate([[0]], [{"max_new_tokens": 11}])[0]
     m = spec(result)  # the prompt's token, then 4 + 4 + 2 of 4: the cut step counts as it was verified
     assert m.accepted_per_step == [3, 3, 3]
@@ -94,7 +100,7 @@ def test_the_cycle_counts_as_foretold(shape: DraftShape, proposed: int) -> None:
 
 @pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
 def test_a_wrong_draft_costs_acceptance(shape: DraftShape) -> None:
-    served = engine(*_pair(bad=(5, 9)), shape)
+    served = cycle(shape, bad=(5, 9))
     m = spec(served.generate([[0]], [{"max_new_tokens": 20}])[0])
     assert m.accepted_per_step is not None
     if shape.top_k == 1:
@@ -112,7 +118,7 @@ PROMPTS = [[1, 2, 3], [5] * 17, [7, 0, 6, 5, 4], [3]]
 def test_numbers_do_not_depend_on_what_else_runs(shape: DraftShape) -> None:
     target, head = random_pair(8)
 
-    def run(**around: int) -> Engine:
+    def run(**around: Any) -> Engine:  # noqa: ANN401
         return engine(target, (head, LAYERS), shape, **around)
 
     lengths, seeded = (10, 6, 8, 1), []
@@ -134,7 +140,7 @@ def test_numbers_do_not_depend_on_what_else_runs(shape: DraftShape) -> None:
 
 
 def test_an_abort_leaves_out_the_step_in_flight() -> None:
-    served = engine(*_pair(bad=()), CHAIN)
+    served = cycle(CHAIN)
     served.add([0], request_id="a", max_new_tokens=50)
     for _ in range(4):
         served.step()  # the prompt and two verifications are reported, one is on its way
@@ -158,7 +164,7 @@ def test_plain_decoding_has_nothing_to_tell() -> None:
 
 def test_forced_acceptance_is_marked() -> None:
     forced = SpecConfig(max_draft_len=3, synthetic_acceptance=2.0)
-    served = engine(*_pair(bad=()), CHAIN, spec=forced)
+    served = cycle(CHAIN, spec=forced)
     m = spec(served.generate([[0]], [{"max_new_tokens": 9}])[0])
     assert m.acceptance_valid is False
     assert m.mean_acceptance_length == 2
@@ -168,7 +174,7 @@ def test_forced_acceptance_is_marked() -> None:
 
 
 def test_events_tell_drafts_from_the_bonus() -> None:
-    served = engine(*_pair(bad=()), CHAIN)
+    served = cycle(CHAIN)
     events = [(e.token_ids, e.accepted) for e in served.stream([[0]], [{"max_new_tokens": 7}])]
     assert events == [([1], None), ([2, 3, 4, 5], 3), ([6, 7], 3)]
     plain = engine(random_target(facts(16)))
@@ -195,8 +201,3 @@ def test_hardly_any_acceptance_is_a_warning(
     assert len(caplog.records) == warned
     for cause in ("layer_ids_convention", "d2t", "chat template", "rope_theta") if warned else ():
         assert cause in caplog.text
-
-
-def _pair(bad: tuple[int, ...]) -> tuple:  # type: ignore[type-arg]
-    target, head = cycle_pair(16, bad)
-    return target, (head, LAYERS)

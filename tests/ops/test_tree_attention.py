@@ -150,7 +150,7 @@ def check_kernel(
         (4, 2, 2, 16, 70, 5, None),
         (8, 4, 1, 96, 40, 4, 30),
         (16, 2, 1, 128, 33, 9, 2),
-        (32, 2, 1, 64, 96, 64, None),
+        (32, 2, 1, 64, 96, 30, None),
         (64, 8, 2, 5, 1, 1, None),
         (128, 3, 1, 256, 12, 12, 60),
     ],
@@ -158,7 +158,7 @@ def check_kernel(
 def test_kernel_on_trees(
     page: int, heads: int, kv_heads: int, dim: int, tail: int, rows: int, window: int | None, dtype: torch.dtype
 ) -> None:
-    kv_lens = [tail + 75, tail]
+    kv_lens = [tail + 69, tail]
     paged = Paged(kv_lens, page, -(-(tail + 160) // page), dtype, kv_heads=kv_heads, dim=dim)
     _, depth, mask = random_trees(2, tail)
     q = queries(2 * rows, dtype, heads=heads, dim=dim)
@@ -176,18 +176,18 @@ def test_kernel_without_a_mask(window: int | None, tail: int, rows: int) -> None
 def test_kernel_against_the_oracle_itself() -> None:
     paged = Paged([40], 4, 12, torch.float32)
     paths, depth, mask = random_trees(1, 34)
-    q = queries(34, torch.float32)
-    out = run_kernel(paged, q, 34, depth, mask, None, splits=2)
-    for row in (0, 17, 31, 32, 33):
-        seen = [*range(6), *(6 + column for column in paths[0][row])]
+    q = queries(4, torch.float32)
+    out = run_kernel(paged, q, 34, depth, mask[:, 30:].contiguous(), None, splits=2)
+    for row in range(4):
+        seen = [*range(6), *(6 + column for column in paths[0][30 + row])]
         torch.testing.assert_close(out[row], paged.attend(0, q[row].double(), seen), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("how", [{"splits": 2}, {"splits": 7}, {"split_by_position": 64}], ids=str)
+@pytest.mark.parametrize("how", [{"splits": 2}, {"splits": 5}, {"split_by_position": 64}], ids=str)
 @pytest.mark.parametrize("window", [None, 20])
 def test_parts_make_the_whole(how: dict[str, int], window: int | None) -> None:
     # the second and third leave parts empty, in the last request all of them
-    paged = Paged([150, 9, 0], 8, 32, torch.float32)
+    paged = Paged([110, 9, 0], 8, 16, torch.float32)
     _, depth, mask = random_trees(3, 4)
     check_kernel(paged, queries(12, torch.float32), 4, depth, mask, window, **how)
 
@@ -198,7 +198,7 @@ def test_cut_by_position_a_row_has_the_same_bits_in_any_company(dtype: torch.dty
     paged = Paged([100, 131], 16, 12, dtype)
     q = queries(10, dtype)
     chain = run_kernel(paged, q, 5, torch.arange(5, dtype=torch.int32).expand(2, 5), None, None, **how)
-    for row in range(5):  # the second request's rows one at a time, alone, as plain decoding has them
+    for row in (0, 2, 4):  # the second request's rows one at a time, alone, as plain decoding has them
         paged.kv_lens = torch.tensor([127 + row], dtype=torch.int32)
         alone = Paged.__new__(Paged)
         alone.__dict__ = {**paged.__dict__, "table": paged.table[1:]}

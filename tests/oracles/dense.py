@@ -1,53 +1,55 @@
-"""Target and head once more, over whole sequences: no cache, no pages, no batch. Slow and plain, in float64."""
+"""Target and head once more in numpy, over whole sequences: no cache, no pages, no batch; float64."""
 
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from oracles.official_tree import Draft, Path, accept_greedy, grow
-from torch import Tensor
-from torch.nn.functional import silu
 
 from eagle3.config.shape import DraftShape
 from eagle3.models.decoder import Decoder
 from eagle3.models.eagle import EagleHead
 
+Array = NDArray[np.float64]
 
-def target_pass(target: Decoder, tokens: Sequence[int]) -> tuple[list[Tensor], Tensor]:
+
+def target_pass(target: Decoder, tokens: Sequence[int]) -> tuple[list[Array], Array]:
     """Outputs [T, H] of all layers, and logits [T, V]."""
     assert target.lm_head is not None
-    x, outputs = target.embed.weight[torch.tensor(tokens)], []
+    x, outputs = _weight(target.embed)[list(tokens)], []
     for layer in target.layers:
-        normed = _rms(x, layer.attn_norm)
-        x = x + _attention(layer.attn, normed, target.facts.rope.theta)
+        x = x + _attention(layer.attn, _rms(x, layer.attn_norm), target.facts.rope.theta)
         x = x + _mlp(layer.mlp, _rms(x, layer.mlp_norm))
         outputs.append(x)
-    return outputs, _rms(x, target.norm) @ target.lm_head.weight.T
+    return outputs, _rms(x, target.norm) @ _weight(target.lm_head).T
 
 
-def head_pass(head: EagleHead, ids: Sequence[int], features: Tensor) -> tuple[Tensor, Tensor]:
+def head_pass(head: EagleHead, ids: Sequence[int], features: Array) -> tuple[Array, Array]:
     """Log-probabilities [Vd] after the last row, and the feature that it feeds back [H]."""
     (layer,) = head.layers
     assert head.lm_head is not None
-    embedded = head.lender.embed.weight[torch.tensor(ids)]
-    x = torch.cat([_rms(embedded, layer.embed_norm), _rms(features, layer.attn_norm)], dim=1)
+    embedded = _weight(head.lender.embed)[list(ids)]
+    x = np.concatenate([_rms(embedded, layer.embed_norm), _rms(features, layer.attn_norm)], axis=1)
     x = features + _attention(layer.attn, x, head.facts.rope.theta)
-    x = x + _mlp(layer.mlp, _rms(x, layer.mlp_norm))
-    last = x[-1]
-    return (_rms(last, head.norm) @ head.lm_head.weight.T).log_softmax(-1), last
+    last = (x + _mlp(layer.mlp, _rms(x, layer.mlp_norm)))[-1]
+    logits = _rms(last, head.norm) @ _weight(head.lm_head).T
+    shifted = logits - logits.max()
+    return shifted - np.log(np.exp(shifted).sum()), last
 
 
-def drafts(head: EagleHead, captured: Tensor, tokens: Sequence[int], root: int) -> Draft:
+def drafts(head: EagleHead, captured: Array, tokens: Sequence[int], root: int) -> Draft:
     """What the head guesses after paths from the root at position `root`; captured [T, C·H] of the target."""
-    fused = captured[:root] @ head.fc.weight.T
+    fused = captured[:root] @ _weight(head.fc).T
 
     @cache
-    def after(path: Path) -> tuple[Tensor, Tensor, Tensor]:
+    def after(path: Path) -> tuple[Array, Array, Array]:
         """Log-probabilities, the feature fed back, and the features of all rows [root + nodes, H]."""
         features = fused
         if len(path) > 1:
             _, fed, above = after(path[:-1])
-            features = torch.cat([above, fed[None]])
+            features = np.concatenate([above, fed[None]])
         logs, feedback = head_pass(head, [*tokens[1:root], *path], features)
         return logs, feedback, features
 
@@ -73,7 +75,7 @@ def accepted_counts(
     `tokens` is the plain output with its prompt, at least D + 1 tokens longer than the request.
     """
     outputs, _ = target_pass(target, tokens)
-    captured = torch.cat([outputs[i] for i in layers], dim=1)
+    captured = np.concatenate([outputs[i] for i in layers], axis=1)
     counts, root = [], prompt_len
     while root + 1 - prompt_len < limit:
         draft = drafts(head, captured, tokens, root)
@@ -84,33 +86,38 @@ def accepted_counts(
     return counts
 
 
-def _rms(x: Tensor, norm: torch.nn.Module) -> Tensor:
-    scaled: Tensor = x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight
+def _weight(module: torch.nn.Module) -> Array:
+    array: Array = module.weight.numpy()
+    return array
+
+
+def _rms(x: Array, norm: torch.nn.Module) -> Array:
+    scaled: Array = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + norm.eps) * _weight(norm)
     return scaled
 
 
-def _mlp(mlp: torch.nn.Module, x: Tensor) -> Tensor:
-    gate, up = (x @ mlp.gate_up.weight.T).chunk(2, dim=-1)
-    out: Tensor = (silu(gate) * up) @ mlp.down.weight.T
+def _mlp(mlp: torch.nn.Module, x: Array) -> Array:
+    gate, up = np.split(x @ _weight(mlp.gate_up).T, 2, axis=-1)
+    out: Array = (gate / (1 + np.exp(-gate)) * up) @ _weight(mlp.down).T
     return out
 
 
-def _attention(attn: torch.nn.Module, x: Tensor, theta: float) -> Tensor:
+def _attention(attn: torch.nn.Module, x: Array, theta: float) -> Array:
     """Causal, of one sequence from position 0 on: x [T, in] -> [T, H]."""
     T, hd, kv = x.shape[0], attn.head_dim, attn.kv_heads
-    q, k, v = (x @ attn.qkv.weight.T).view(T, -1, hd).split([attn.heads, kv, kv], dim=1)
-    angle = torch.arange(T)[:, None] / theta ** (torch.arange(0, hd, 2, dtype=torch.float64) / hd)
-    q, k = _turn(q, angle), _turn(k, angle)
-    k, v = (t.repeat_interleave(attn.heads // kv, dim=1) for t in (k, v))
-    scores = torch.einsum("ihd,jhd->hij", q, k) / hd**0.5
-    scores = scores.masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf)
-    mixed = torch.einsum("hij,jhd->ihd", scores.softmax(-1), v)
-    out: Tensor = mixed.flatten(1) @ attn.o.weight.T
+    heads = (x @ _weight(attn.qkv).T).reshape(T, -1, hd).swapaxes(0, 1)  # [n, T, hd]
+    angle = np.arange(T)[:, None] / theta ** (np.arange(0, hd, 2) / hd)
+    q, k = _turn(heads[: attn.heads], angle), _turn(heads[attn.heads : -kv], angle)
+    k, v = (np.repeat(t, attn.heads // kv, axis=0) for t in (k, heads[-kv:]))
+    scores = np.where(np.tri(T, dtype=bool), q @ k.swapaxes(1, 2) / hd**0.5, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    mixed = weights / weights.sum(-1, keepdims=True) @ v
+    out: Array = mixed.swapaxes(0, 1).reshape(T, -1) @ _weight(attn.o).T
     return out
 
 
-def _turn(x: Tensor, angle: Tensor) -> Tensor:
-    """x [T, heads, hd] by angle [T, hd / 2]; the halves of a head are the pairs."""
-    a, b = x.chunk(2, dim=-1)
-    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+def _turn(x: Array, angle: Array) -> Array:
+    """x [n, T, hd] by angle [T, hd / 2]; the halves of a head are the pairs."""
+    a, b = np.split(x, 2, axis=-1)
+    cos, sin = np.cos(angle), np.sin(angle)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)

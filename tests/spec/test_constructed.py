@@ -74,7 +74,7 @@ def test_random_pairs_accept_what_the_oracle_says(seed: int) -> None:
             tokens = [*prompt, *long.tokens]
             assert trace.accepted == accepted_counts(target, head, LAYERS, tokens, len(prompt), 12, shape)
             total += sum(trace.accepted)
-    assert total > 20
+    assert total > 10
 
 
 def test_a_small_draft_vocabulary_is_mapped() -> None:
