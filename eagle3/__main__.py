@@ -1,6 +1,8 @@
 """python -m eagle3 is eagle3."""
 
+import sys
+
 from eagle3.cli import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -55,8 +55,7 @@ def cell_record(cell: Cell, plain: Cell | None) -> dict[str, Any]:
 def _times(name: str, values: Sequence[float]) -> dict[str, float | None]:
     if not values:
         return {f"mean_{name}": None, f"median_{name}": None, f"p95_{name}": None, f"p99_{name}": None}
-    ranked = sorted(values)
-    at = {p: ranked[min(len(ranked) - 1, int(p / 100 * len(ranked)))] for p in (95, 99)}
+    at = {p: torch.tensor(values, dtype=torch.float64).quantile(p / 100).item() for p in (95, 99)}
     return {
         f"mean_{name}": mean(values),
         f"median_{name}": median(values),

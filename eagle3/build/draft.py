@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from eagle3.build.target import Progress, torch_dtype
-from eagle3.config.schema import DraftConfig, LoadFormat, SpecConfig
+from eagle3.config.schema import DraftConfig, Embedding, LoadFormat, SpecConfig
 from eagle3.config.shape import DraftShape
 from eagle3.engine.scheduler import Limits
 from eagle3.errors import UnsupportedError
@@ -24,7 +24,7 @@ def build_head(
     progress: Progress | None = None,
 ) -> tuple[EagleHead, HeadReport]:
     """The head of a configuration that drafts, and how it came to be. Errors as in `load_head`."""
-    device, positions = target.embed.weight.device, limits.max_seq_len + shape.path + shape.reserve
+    device, positions = target.embed.weight.device, shape.entries(limits.max_seq_len)
     lender = Lender.of(target)
     if draft.load_format is LoadFormat.dummy:
         if draft.architecture is None:
@@ -37,6 +37,7 @@ def build_head(
             max_seq_len=limits.max_seq_len,
             device=device,
             dtype=torch_dtype(draft.dtype, None, device),
+            own_embedding=draft.embedding is Embedding.own,
         )
         return head.requires_grad_(False), report
     assert draft.checkpoint is not None

@@ -22,7 +22,7 @@ from eagle3.kv.pool import KVLayout, KVPool
 from eagle3.models.decoder import Decoder
 from eagle3.models.draft import DraftModel
 from eagle3.spec.accept import Verify, accept, reject, synthetic
-from eagle3.spec.capture import Capture, capture_rows
+from eagle3.spec.capture import Capture
 from eagle3.spec.drafter import Drafter
 from eagle3.spec.drawer import Drawer
 from eagle3.spec.slots import TreeSlots
@@ -53,14 +53,18 @@ def build_engine(composed: Composed, progress: Progress | None = None) -> Engine
 
 
 def build_arms(composed: Composed, progress: Progress | None = None) -> dict[str, Engine]:
-    """The engine twice over one set of weights: "plain" without drafting, and "spec" where it drafts."""
-    parts = load_parts(composed, progress)
-    cfg = composed.config
+    """The engine twice: "plain" without drafting, and "spec" where it drafts.
+
+    Both share weights and pools, so that memory is no arm's advantage; they must not run at the same time.
+    """
+    parts, cfg = load_parts(composed, progress), composed.config
+    own = assemble(cfg, composed.shape, parts)
+    if parts.draft is None:
+        return {"plain": own}
     plain = replace(cfg, spec=SpecConfig())
-    arms = {"plain": assemble(plain, DraftShape.resolve(plain.spec), replace(parts, draft=None))}
-    if parts.draft is not None:
-        arms["spec"] = assemble(cfg, composed.shape, parts)
-    return arms
+    target_pool = own.runner.worker.pool
+    shape = DraftShape.resolve(plain.spec)
+    return {"plain": assemble(plain, shape, replace(parts, draft=None), [target_pool]), "spec": own}
 
 
 def load_parts(composed: Composed, progress: Progress | None = None) -> Parts:
@@ -82,35 +86,32 @@ def load_parts(composed: Composed, progress: Progress | None = None) -> Parts:
     return Parts(limits, target, draft, *load_text(folder))
 
 
-def assemble(cfg: EngineConfig, shape: DraftShape, parts: Parts) -> Engine:
-    """An engine of parts that are loaded."""
+def assemble(cfg: EngineConfig, shape: DraftShape, parts: Parts, pools: list[KVPool] | None = None) -> Engine:
+    """An engine of parts that are loaded, over `pools` or new ones."""
     limits, target, draft = parts.limits, parts.target, parts.draft
     weight = target.embed.weight
     device = weight.device
-    pools = build_pools(cfg, limits, shape, target, draft[0] if draft else None)
-    spec = None
-    if draft is not None:
-        head, layers = draft
-        rows = capture_rows(limits.max_num_tokens, limits.max_batch_size, limits.max_seq_len, shape.nodes)
-        capture = Capture(layers, rows, target.facts.hidden, weight.dtype, device)
-        first = target.facts.layers if len(pools) == 1 else 0
-        spec = speculation(cfg.spec, shape, capture, head, pools[-1], first)
     drawn = draft[0].draft_vocab if draft and draws_drafts(cfg.spec, shape) else None
     slots = TreeSlots(limits.max_batch_size, shape, device, drawn_from=drawn)
+    capture = None
+    if draft is not None:
+        rows = shape.capture_rows(limits.max_num_tokens, limits.max_batch_size, limits.max_seq_len)
+        capture = Capture(draft[1], rows, target.facts.hidden, weight.dtype, device)
+    # the pools last: they take a share of the memory that is left
+    pools = pools or build_pools(cfg, limits, shape, target, draft[0] if draft else None)
+    spec = None
+    if draft is not None and capture is not None:
+        first = target.facts.layers if len(pools) == 1 else 0
+        spec = speculation(cfg.spec, shape, capture, draft[0], pools[-1], first)
     worker = Worker(target, pools[0], slots, shape, spec)
     preparer = Preparer(pools[0].page, shape.loop, device)
     runner = Runner(worker, preparer)
     if device.type == "cuda" and cfg.runtime.cuda_graph:
-        width = -(-longest(limits, shape) // pools[0].page)
+        width = -(-shape.entries(limits.max_seq_len) // pools[0].page)
         sizes = cfg.runtime.cuda_graph_batch_sizes or buckets(limits.max_batch_size)
         runner = GraphRunner(worker, preparer, sizes, len(pools), width)
     scheduler = Scheduler(limits, shape, [Pages(pool.pages - 1, pool.page) for pool in pools])
     return Engine(cfg, runner, scheduler, parts.tokenizer, target.facts.vocab, parts.ends)
-
-
-def longest(limits: Limits, shape: DraftShape) -> int:
-    """Entries that a request can come to need."""
-    return limits.max_seq_len + shape.path + shape.reserve
 
 
 def draws_drafts(spec: SpecConfig, shape: DraftShape) -> bool:
@@ -140,7 +141,7 @@ def build_pools(
     groups: list[tuple[KVLayout, torch.dtype]] = [(target.kv_layout, target.embed.weight.dtype)]
     if head is not None:
         groups.append((head.kv_layout, head.dtype))
-    most = longest(limits, shape)
+    most = shape.entries(limits.max_seq_len)
     per_token = sum(layout.layers * layout.width * dtype.itemsize for layout, dtype in groups)
     pages = 1 + pool_pages(cfg.kv, per_token, limits.max_batch_size * most, most, device)
     page = cfg.kv.tokens_per_block

@@ -69,7 +69,7 @@ def load_target(
     """The target with its weights, for inference."""
     model = Decoder(
         facts,
-        max_positions=limits.max_seq_len + shape.path + shape.reserve,
+        max_positions=shape.entries(limits.max_seq_len),
         max_seq_len=limits.max_seq_len,
         dtype=torch_dtype(target.dtype, folder, device),
         device=device,

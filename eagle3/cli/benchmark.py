@@ -67,13 +67,15 @@ def task(options: Options, composed: "Composed") -> float:
     from eagle3.errors import ConfigError
 
     print_problems(composed.warnings, "yellow")
-    if problems := list(bench_fits(composed.config)):
+    bench = composed.config.bench
+    if not options.prompts and (problems := list(bench_fits(composed.config, bench.prompt_len))):
         raise ConfigError(problems)
     with loading("weights") as progress:
         arms = build_arms(composed, progress)
     own = arms["spec" if "spec" in arms else "plain"]
-    bench = composed.config.bench
     work = workload(options, own)
+    if problems := list(bench_fits(composed.config, max(map(len, work.prompts)))):
+        raise ConfigError(problems)
     cells = []
     with console().status("benchmark") as status:
         for batch in bench.batch_sizes:

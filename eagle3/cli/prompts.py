@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eagle3.config.request import refused, request_sampling
+from eagle3.config.request import placed, request_sampling
 from eagle3.errors import ConfigError, Problem
 from eagle3.text.chat import render
 from eagle3.text.prompts import Prompt, read_prompts
@@ -55,7 +55,7 @@ def encoded(engine: "Engine", prompts: Sequence[Prompt], chat: bool | None) -> l
             engine.check_prompt(ids)
             rows.append(ids)
         except ConfigError as error:
-            problems += refused(error, where)
+            problems += placed(error, where)
     if problems:
         raise ConfigError(problems)
     return rows

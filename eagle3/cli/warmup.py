@@ -58,7 +58,12 @@ def task(json_: bool, composed: "Composed") -> float:
     table = Table("requests", "draw", "compile s", "capture s", "memory MiB", "ms a replay")
     for row in rows:
         memory = "eager" if row.memory_bytes is None else f"{row.memory_bytes / 2**20:.1f}"
-        numbers = (f"{row.compile_s:.2f}", f"{row.capture_s:.2f}", memory, f"{row.replay_ms:.3f}")
+        numbers = (
+            f"{row.compile_s:.2f}",
+            f"{row.capture_s:.2f}",
+            memory,
+            "–" if row.replay_ms is None else f"{row.replay_ms:.3f}",
+        )
         table.add_row(str(row.requests), row.draw, *numbers)
     console(stderr=False).print(table)
     console().print(f"ready after {seconds:.1f} s, {built - started:.1f} s of them to build", style="dim")

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from itertools import chain
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from eagle3.config.facts import Facts
-from eagle3.config.rules import check
+from eagle3.config.rules_engine import sampling, stop_ids
 from eagle3.config.schema import EngineConfig, SamplingConfig
-from eagle3.config.typed import typed
+from eagle3.config.support import unsupported
+from eagle3.config.typed import Reader
 from eagle3.errors import ConfigError, Problem
 
 _SECTION = "sampling."
@@ -17,17 +19,22 @@ _SECTION = "sampling."
 
 def request_sampling(cfg: EngineConfig, values: Mapping[str, Any]) -> SamplingConfig:
     """`cfg.sampling` with `values` in place of some fields. Raises ConfigError with every fault in them."""
-    merged = {"target": {"checkpoint": "given"}, "sampling": {**asdict(cfg.sampling), **values}}
-    read, problems = typed(OmegaConf.create(merged))
-    sampling = replace(read.sampling)
+    if not values:
+        return cfg.sampling
+    reader = Reader()
+    read = reader.section(SamplingConfig, OmegaConf.create({**asdict(cfg.sampling), **values}), _SECTION)
+    assert isinstance(read, SamplingConfig)
+    problems = reader.problems
     if not problems:
-        findings = check(replace(cfg, sampling=sampling), Facts.of(cfg))
-        problems = [*findings.errors, *(problem for _, problem in findings.unsupported)]
-    if own := [replace(p, key=p.key.removeprefix(_SECTION)) for p in problems if p.key.startswith(_SECTION)]:
-        raise ConfigError(own)
-    return sampling
+        changed = replace(cfg, sampling=read)
+        facts = Facts.of(changed)
+        refused = (problem for _, problem in unsupported(changed) if problem.key.startswith(_SECTION))
+        problems = [*chain(sampling(changed, facts), stop_ids(changed, facts)), *refused]
+    if problems:
+        raise ConfigError([replace(problem, key=problem.key.removeprefix(_SECTION)) for problem in problems])
+    return read
 
 
-def refused(error: ConfigError, where: str) -> list[Problem]:
+def placed(error: ConfigError, where: str) -> list[Problem]:
     """The problems of a request, told with the place it came from."""
     return [replace(problem, origin=where) for problem in error.problems]

@@ -8,7 +8,7 @@ from eagle3.config import rules_engine, rules_model, rules_spec
 from eagle3.config.facts import Facts
 from eagle3.config.schema import EngineConfig, SpecConfig
 from eagle3.config.shape import DraftShape
-from eagle3.config.support import BUILT, FEATURES
+from eagle3.config.support import BUILT, unsupported
 from eagle3.errors import Problem
 
 __all__ = ["Facts", "Findings", "check", "normalise"]
@@ -30,19 +30,14 @@ class Findings:
 
 def check(cfg: EngineConfig, facts: Facts, built: frozenset[str] = BUILT) -> Findings:
     """All findings. `built` names the features that are there."""
-    unsupported = tuple(
-        (feature.name, Problem(key, f"{feature.name} is not built yet (see `eagle3 support`)", value))
-        for feature in FEATURES
-        if feature.name not in built
-        for key, value in feature.asked(cfg)
-    )
-    refused = {problem.key for _, problem in unsupported}
+    missing = tuple(unsupported(cfg, built))
+    refused = {problem.key for _, problem in missing}
     errors = chain.from_iterable(rule(cfg, facts) for rule in ERRORS)
     warnings = chain.from_iterable(rule(cfg, facts) for rule in WARNINGS)
     return Findings(
         tuple(problem for problem in errors if problem.key not in refused),
         tuple(problem for problem in warnings if problem.key not in refused),
-        unsupported,
+        missing,
     )
 
 

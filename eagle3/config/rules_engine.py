@@ -101,14 +101,14 @@ def bench(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
             yield Problem(f"bench.{name}", "must be at least 1", getattr(b, name))
 
 
-def bench_fits(cfg: EngineConfig) -> Iterator[Problem]:
+def bench_fits(cfg: EngineConfig, longest_prompt: int) -> Iterator[Problem]:
     """What is measured fits the engine; asked by `benchmark` alone."""
     b, most, longest = cfg.bench, cfg.runtime.max_batch_size, cfg.runtime.max_seq_len
     if max(b.batch_sizes) > most:
         message = f"must not be above runtime.max_batch_size ({most})"
         yield Problem("bench.batch_sizes", message, b.batch_sizes)
-    if longest is not None and b.prompt_len + b.output_len > longest:
-        message = f"must fit with bench.prompt_len ({b.prompt_len}) in runtime.max_seq_len ({longest})"
+    if longest is not None and longest_prompt + b.output_len > longest:
+        message = f"must fit with the longest prompt ({longest_prompt} tokens) in runtime.max_seq_len ({longest})"
         yield Problem("bench.output_len", message, b.output_len)
 
 

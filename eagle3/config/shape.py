@@ -29,11 +29,6 @@ class DraftShape:
         return self.depth + 1
 
     @property
-    def words(self) -> int:
-        """32-bit words in a mask row over the N nodes."""
-        return -(-self.nodes // 32)
-
-    @property
     def draft_words(self) -> int:
         """32-bit words in a mask row over the K(D-1) entries that a draft loop adds."""
         return max(1, -(-self.loop // 32))
@@ -52,6 +47,14 @@ class DraftShape:
     def reserve(self) -> int:
         """R = max(N, P + K(D-1)): entries that a step may write past a request's committed length."""
         return max(self.nodes, self.path + self.loop)
+
+    def entries(self, known: int) -> int:
+        """Entries that a request of `known` tokens may need: one step is unseen, and the next one writes R more."""
+        return known + self.path + self.reserve
+
+    def capture_rows(self, max_num_tokens: int, max_batch_size: int, max_seq_len: int) -> int:
+        """Rows that hold the features of any forward: the prompt chunks of a step, or N rows a generation."""
+        return min(max_num_tokens, max_batch_size * max_seq_len) + self.nodes * max_batch_size
 
 
 def default_capture(layers: int) -> tuple[int, ...]:

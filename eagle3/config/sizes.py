@@ -2,7 +2,7 @@
 
 from eagle3.config.facts import Facts
 from eagle3.config.schema import Architecture, DType, EngineConfig
-from eagle3.config.shape import DraftShape
+from eagle3.config.shape import DraftShape, default_capture
 
 BYTES = {DType.float64: 8, DType.float32: 4, DType.bfloat16: 2, DType.float16: 2}
 
@@ -70,9 +70,8 @@ def memory_sum(cfg: EngineConfig, shape: DraftShape) -> list[tuple[str, int]]:
     batch, nodes = run.max_batch_size, shape.nodes
     rows = [("target weights", target_size(target) * size)]
     if shape.depth:
-        captured = len(cfg.spec.layers_to_capture or ()) or (1 if target.num_hidden_layers == 1 else 3)
-        longest = run.max_seq_len or target.max_position_embeddings
-        kept = min(run.max_num_tokens, batch * longest) + nodes * batch
+        captured = len(cfg.spec.layers_to_capture or default_capture(target.num_hidden_layers))
+        kept = shape.capture_rows(run.max_num_tokens, batch, run.max_seq_len or target.max_position_embeddings)
         rows.append(("capture buffer", kept * captured * target.hidden_size * size))
         if facts.draft is not None:
             weights = head_size(facts.draft, captured) * bytes_of(cfg.draft.dtype, run.device)

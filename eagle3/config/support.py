@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from eagle3.config.schema import DecodingType, DraftPool, DType, EngineConfig
+from eagle3.errors import Problem
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ def is_(wanted: object) -> Callable[[object], bool]:
     return lambda value: value == wanted
 
 
+TARGETS = ("LlamaForCausalLM",)  # architecture names that models/families knows
+
 FEATURES = (
     Feature("plain decoding", True, {}, "spec=none: paged KV, continuous batching, chunked prompts"),
     Feature("Llama targets", True, {}, "LlamaForCausalLM, all rope scalings"),
@@ -56,11 +59,9 @@ FEATURES = (
     Feature("tensor parallelism", False, {"runtime.tensor_parallel_size": beside(1)}),
     Feature("pipeline parallelism", False, {"runtime.pipeline_parallel_size": beside(1)}),
     Feature("MTP-Eagle", False, {"spec.decoding_type": is_(DecodingType.mtp)}),
-    Feature("MoE targets", False, {"target.architecture.architecture": name_has("moe", "mixtral", "gptoss")}),
-    Feature("MLA targets and heads", False, {
-        "target.architecture.architecture": name_has("deepseek", "kimi"),
-        "draft.architecture.architecture": name_has("deepseek", "kimi"),
-    }),
+    Feature("other families of targets", False, {"target.architecture.architecture": beside(*TARGETS)}),
+    Feature("MoE and MLA targets", False, {}, "families of their own"),
+    Feature("MLA heads", False, {"draft.architecture.architecture": name_has("deepseek", "kimi")}),
     Feature("draft length schedules", False, {
         "spec.draft_len_schedule": beside(),
         "spec.max_concurrency": beside(),
@@ -93,3 +94,11 @@ FEATURES = (
 )  # fmt: skip
 
 BUILT = frozenset(feature.name for feature in FEATURES if feature.built)
+
+
+def unsupported(cfg: EngineConfig, built: frozenset[str] = BUILT) -> Iterator[tuple[str, Problem]]:
+    """What a configuration asks for and is not built: the feature's name, and the key that asks."""
+    for feature in FEATURES:
+        if feature.name not in built:
+            for key, value in feature.asked(cfg):
+                yield feature.name, Problem(key, f"{feature.name} is not built yet (see `eagle3 support`)", value)

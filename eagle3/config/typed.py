@@ -125,13 +125,14 @@ def plain(node: DictConfig) -> dict[str, Any]:
     return {str(name): value for name, value in values.items()}
 
 
-class _Reader:
+class Reader:
     """Fills dataclasses from a composed tree and keeps the faults."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
     def fault(self, key: str, message: str, value: object = None) -> None:
+        """Note a problem."""
         self.problems.append(Problem(key, message, value))
 
     def section(self, cls: type, node: DictConfig, prefix: str = "") -> object:
@@ -179,7 +180,7 @@ class _Reader:
 
 def typed(cfg: DictConfig) -> tuple[EngineConfig, list[Problem]]:
     """The configuration as dataclasses, and every unknown key, wrong type, missing or unresolvable value."""
-    reader = _Reader()
+    reader = Reader()
     config = reader.section(EngineConfig, cfg)
     assert isinstance(config, EngineConfig)
     return config, reader.problems

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from eagle3.config.request import request_sampling
@@ -87,7 +88,8 @@ class Engine:
         tokens = self._tokens(prompt)
         self.check_prompt(tokens)
         params = SamplingParams.resolve(config, self.end_ids)
-        request_id = request_id if request_id is not None else str(self._added)
+        if request_id is None:
+            request_id = next(name for name in map(str, count(self._added)) if name not in self._requests)
         if request_id in self._requests:
             raise Eagle3Error(f"request id {request_id!r} is in use")
         limit = min(params.max_new_tokens, self.scheduler.limits.max_seq_len - len(tokens))
@@ -152,10 +154,12 @@ class Engine:
                     yield self._refused(str(i), prompt, own["seed"], error)
             while not self.idle:
                 yield from self.step()
-        except GeneratorExit:
+        except (Eagle3Error, GeneratorExit):
             for request_id in ids:
                 if request_id in self._requests:
                     self.abort(request_id)
+            while not self.idle:
+                self.step()  # nothing runs: what is in flight is committed, and ignored
             raise
 
     def generate(self, prompts: Sequence[Prompt], samplings: Sequence[Mapping[str, Any]] | None = None) -> list[Result]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from eagle3.engine.prepare import Preparer, draws, slot
-from eagle3.engine.runner import Runner
+from eagle3.engine.runner import Runner, on
 from eagle3.engine.scheduler import Plan
 from eagle3.spec.batch import Accepted, Draws, Generations
 from eagle3.spec.worker import Worker
@@ -76,20 +76,24 @@ class GraphRunner(Runner):
     def captured(self, bucket: int, kind: Draws) -> Captured:
         """The graph of a bucket and kind; captured on first use."""
         if (bucket, kind) not in self._graphs:
-            self._stage.zero_()
-            self._stage[:, 0] = self.worker.slots.dummy
-            torch.cuda.synchronize()
-            started, free = time.perf_counter(), torch.cuda.mem_get_info()[0]
-            self._pass(bucket, kind)
-            torch.cuda.synchronize()
-            compiled = time.perf_counter()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._memory):
-                out = self._pass(bucket, kind)
-            torch.cuda.synchronize()
-            done, left = time.perf_counter(), torch.cuda.mem_get_info()[0]
-            self._graphs[bucket, kind] = Captured(graph, out, compiled - started, done - compiled, free - left)
+            with on(self.preparer.device):
+                self._graphs[bucket, kind] = self._capture(bucket, kind)
         return self._graphs[bucket, kind]
+
+    def _capture(self, bucket: int, kind: Draws) -> Captured:
+        self._stage.zero_()
+        self._stage[:, 0] = self.worker.slots.dummy
+        torch.cuda.synchronize()
+        started, free = time.perf_counter(), torch.cuda.mem_get_info()[0]
+        self._pass(bucket, kind)
+        torch.cuda.synchronize()
+        compiled = time.perf_counter()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._memory):
+            out = self._pass(bucket, kind)
+        torch.cuda.synchronize()
+        done, left = time.perf_counter(), torch.cuda.mem_get_info()[0]
+        return Captured(graph, out, compiled - started, done - compiled, free - left)
 
     def _pass(self, bucket: int, kind: Draws) -> Accepted:
         stage = self._stage[:bucket]

@@ -1,5 +1,6 @@
 """Runs a planned step on the device, and brings back what it emitted when it is asked for."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,11 @@ class Output:
         return prompts, rows, counts
 
 
+def on(device: torch.device) -> AbstractContextManager[object]:
+    """Make a GPU the current one: events and graphs belong to it."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 class Runner:
     """Eager: slots to rest, then the prompt chunks' pass, then the generations' pass."""
 
@@ -38,6 +44,10 @@ class Runner:
     @torch.inference_mode()
     def run(self, plan: Plan) -> Output:
         """Hand a plan to the device; nothing is waited for."""
+        with on(self.preparer.device):
+            return self._run(plan)
+
+    def _run(self, plan: Plan) -> Output:
         if (restore := self.preparer.restore(plan)) is not None:
             self.worker.slots.restore(restore)
         contexts = self.preparer.contexts(plan)

@@ -73,7 +73,7 @@ class Scheduler:
                 f"request {request.id}: a prompt of {request.prompt_len} tokens and one more do not fit in "
                 f"runtime.max_seq_len={self.limits.max_seq_len}"
             )
-        need = self._entries(request.prompt_len + request.limit)
+        need = self.shape.entries(request.prompt_len + request.limit)
         for pool in self.pools:
             if pool.needed(need) > pool.total:
                 raise CapacityError(
@@ -91,6 +91,8 @@ class Scheduler:
         chunks = self._chunks(budget)
         if not crowded:
             chunks += self._admissions(budget - sum(c.end - c.start for c in chunks))
+        if not chunks and not generations:
+            return Plan((), (), ())  # slots that were left come to rest with the next step that runs
         restore, self._restore = tuple(self._restore), []
         return Plan(restore, tuple(chunks), tuple(generations))
 
@@ -129,10 +131,6 @@ class Scheduler:
             self.finish(request, reason)
         return kept
 
-    def _entries(self, known: int) -> int:
-        """Entries that a request of `known` tokens may need: one step is unseen, the next one writes R more."""
-        return known + self.shape.path + self.shape.reserve
-
     def _reserve(self, request: Request, entries: int) -> bool:
         """Pages for so many entries in every pool, or in none."""
         if any(p.needed(entries) - len(own) > p.free for p, own in zip(self.pools, request.pages, strict=True)):
@@ -146,7 +144,7 @@ class Scheduler:
         for request in list(self.running):
             if request.slot is None or request.in_prompt or request.satisfied:
                 continue
-            while request.slot is not None and not self._reserve(request, self._entries(len(request.tokens))):
+            while request.slot is not None and not self._reserve(request, self.shape.entries(len(request.tokens))):
                 self._preempt(self.running[-1])  # perhaps itself
                 crowded = True
             if request.slot is not None:
@@ -168,7 +166,7 @@ class Scheduler:
         chunks: list[Chunk] = []
         while self.waiting and self._slots and budget > 0:
             request = self.waiting[0]
-            if not self._reserve(request, self._entries(len(request.tokens))):
+            if not self._reserve(request, self.shape.entries(len(request.tokens))):
                 break
             self.waiting.popleft()
             self.running.append(request)

@@ -23,7 +23,7 @@ class Warmed:
     compile_s: float
     capture_s: float
     memory_bytes: int | None  # None: no graph, it runs eagerly
-    replay_ms: float
+    replay_ms: float | None
 
 
 def warm(engine: Engine, tell: Callable[[str], None] = lambda _: None) -> list[Warmed]:
@@ -35,7 +35,7 @@ def warm(engine: Engine, tell: Callable[[str], None] = lambda _: None) -> list[W
     runner = engine.runner
     if not isinstance(runner, GraphRunner) or not runner.capture:
         seconds = time.perf_counter() - started
-        return [Warmed(1, "greedy", seconds, 0.0, None, 1000 * seconds)]
+        return [Warmed(1, "greedy", seconds, 0.0, None, None)]
     rows = []
     for name, kind in KINDS.items():
         for bucket in runner.buckets:

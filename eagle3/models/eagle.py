@@ -88,7 +88,9 @@ class HeadFacts:
     mapped: bool = False  # there is a d2t that is not the identity
 
     @classmethod
-    def from_architecture(cls, inline: Architecture, target: Lender, captured: int) -> "HeadFacts":
+    def from_architecture(
+        cls, inline: Architecture, target: Lender, captured: int, own_embedding: bool = False
+    ) -> "HeadFacts":
         """From the facts that a configuration carries, for a head over C captured layers of `target`."""
         scaling = RopeFacts.of(inline.rope_theta, inline.max_position_embeddings, inline.rope_scaling)
         draft_vocab = inline.draft_vocab_size or target.vocab
@@ -108,7 +110,7 @@ class HeadFacts:
             qkv_bias=inline.attention_bias,
             o_bias=inline.attention_bias,
             mlp_bias=inline.mlp_bias,
-            own_embedding=inline.hidden_size != target.hidden,
+            own_embedding=own_embedding or inline.hidden_size != target.hidden,
             mapped=draft_vocab < target.vocab,
         )
         if lines := facts.differences(inline):
@@ -131,6 +133,8 @@ class HeadFacts:
             "vocab_size": (self.vocab, inline.vocab_size),
             "draft_vocab_size": (self.draft_vocab, inline.draft_vocab_size or inline.vocab_size),
             "rms_norm_eps": (self.eps, inline.rms_norm_eps),
+            "attention_bias": (self.qkv_bias, inline.attention_bias),
+            "mlp_bias": (self.mlp_bias, inline.mlp_bias),
             "rope_theta, rope_scaling": (
                 self.rope,
                 RopeFacts.of(inline.rope_theta, inline.max_position_embeddings, inline.rope_scaling),

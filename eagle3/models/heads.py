@@ -148,11 +148,12 @@ def dummy_head(
     max_seq_len: int,
     device: torch.device,
     dtype: torch.dtype,
+    own_embedding: bool = False,
     seed: int = 0,
 ) -> tuple[EagleHead, HeadReport]:
     """A head of random weights and the right shapes (`load_format: dummy`)."""
     choice = capture_layers(user_layers, {}, LayerIds.auto, target.layers)
-    facts = HeadFacts.from_architecture(architecture, target, len(choice.outputs))
+    facts = HeadFacts.from_architecture(architecture, target, len(choice.outputs), own_embedding)
     head = EagleHead(facts, target, max_positions=max_positions, max_seq_len=max_seq_len, dtype=dtype, device=device)
     dummy_weights(head, seed)
     if head.d2t is not None:

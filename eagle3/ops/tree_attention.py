@@ -255,10 +255,10 @@ def _combine_kernel(  # type: ignore[no-untyped-def]
     CHUNK: tl.constexpr = min(BLOCK_S, 16)
     for first in range(0, splits, CHUNK):
         at = first + tl.arange(0, CHUNK)
-        log = tl.load(logs + row * splits + at, mask=at < splits, other=float("-inf"))
-        written = (log != float("-inf"))[:, None] & (dim < HEAD)[None, :]
+        some = tl.load(logs + row * splits + at, mask=at < splits, other=float("-inf"))
+        written = (some != float("-inf"))[:, None] & (dim < HEAD)[None, :]
         part = tl.load(parts + (row * splits + at)[:, None] * HEAD + dim[None, :], mask=written, other=0.0)
-        acc += tl.sum(part * tl.exp2(log - top)[:, None], 0)
+        acc += tl.sum(part * tl.exp2(some - top)[:, None], 0)
     acc = acc / tl.where(total == 0, 1.0, total)
     tl.store(out + row * HEAD + dim, acc.to(out.dtype.element_ty), mask=dim < HEAD)
 

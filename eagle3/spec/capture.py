@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from eagle3.errors import CapacityError
+
 
 class Capture:
     """`hidden` [rows, C_l · H] at a fixed address; column block j holds the j-th of `layers`, -1 the final norm's.
@@ -20,17 +22,16 @@ class Capture:
         self._block = {layer: j for j, layer in enumerate(self.layers)}
 
     def __call__(self, layer: int, hidden: Tensor, residual: Tensor | None) -> None:
-        """Copy the output of a layer, hidden + residual [T, H], to its block's first T rows."""
+        """Copy the output of a layer, hidden + residual [T, H], to its block's first T rows.
+
+        Raises `CapacityError` where T is more than the buffer was made for.
+        """
         if (j := self._block.get(layer)) is None:
             return
-        assert hidden.shape[0] <= self.hidden.shape[0], "more rows than the capture buffer was made for"
+        if hidden.shape[0] > self.hidden.shape[0]:
+            raise CapacityError(f"{hidden.shape[0]} rows to capture, the buffer holds {self.hidden.shape[0]}")
         rows = self.hidden[: hidden.shape[0], j * self.width : (j + 1) * self.width]
         if residual is None:
             rows.copy_(hidden)
         else:
             torch.add(hidden, residual, out=rows)
-
-
-def capture_rows(max_num_tokens: int, max_batch_size: int, max_seq_len: int, nodes: int) -> int:
-    """Rows that hold any forward, padding included: the prompt chunks of a step, or N rows a generation."""
-    return min(max_num_tokens, max_batch_size * max_seq_len) + nodes * max_batch_size

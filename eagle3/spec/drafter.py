@@ -15,7 +15,7 @@ from eagle3.ops.build_tree import build_tree
 from eagle3.ops.select import topk
 from eagle3.ops.topk import draft_topk
 from eagle3.spec.rows import Rows
-from eagle3.spec.tree import Tree, chain
+from eagle3.spec.tree import Tree, chains
 
 
 class Drafts(Protocol):
@@ -70,7 +70,8 @@ class Drafter:
             kept.append(parents)
             tokens, scores, feedback = self._expand(rows, frontier, step)
             offered.append((tokens, scores))
-            frontier, parents = self._select(frontier, tokens, scores, feedback, step)
+            if step + 1 < self.shape.depth:
+                frontier, parents = self._select(frontier, tokens, scores, feedback, step)
         return self._tree(rows.root, offered, kept), None
 
     def read(self, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -136,8 +137,7 @@ class Drafter:
     def _tree(self, root: Tensor, offered: list[tuple[Tensor, Tensor]], kept: list[Tensor]) -> Tree:
         tokens = torch.cat([t for t, _ in offered], dim=1)
         if self.shape.top_k == 1:
-            rest = chain(root.shape[0], self.shape.nodes, root.device)
-            return Tree(torch.cat([root[:, None], tokens], dim=1), *rest.tensors()[1:])
+            return chains(torch.cat([root[:, None], tokens], dim=1))
         scores = torch.cat([s for _, s in offered], dim=1)
         history = torch.cat(kept, dim=1) if kept else tokens[:, :0]
         return Tree(*build_tree(root, tokens, scores, history, self.shape.top_k, self.shape.nodes))

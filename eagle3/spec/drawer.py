@@ -10,7 +10,7 @@ from eagle3.ops.sample import filter_logits
 from eagle3.ops.select import argmax
 from eagle3.spec.drafter import Drafter, Frontier
 from eagle3.spec.rows import Rows
-from eagle3.spec.tree import Tree, chain
+from eagle3.spec.tree import Tree, chains
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,7 @@ class Drawer(Drafter):
                 unscored = torch.zeros_like(token[:, None], dtype=torch.float32)
                 frontier = Frontier(token[:, None], unscored, feedback[:, None], None)
                 out, feedback = self.feed(rows, frontier, step)
-        rest = chain(rows.root.shape[0], self.shape.nodes, rows.root.device)
-        return Tree(torch.stack(tokens, dim=1), *rest.tensors()[1:]), torch.stack(probs, dim=1)
+        return chains(torch.stack(tokens, dim=1)), torch.stack(probs, dim=1)
 
     def _draw(self, out: Tensor, rows: Rows, step: int) -> tuple[Tensor, Tensor]:
         """The token [B] `step` after the root, and what it was drawn from [B, Vd]."""

@@ -27,12 +27,10 @@ class TreeSlots:
     def __init__(self, slots: int, shape: DraftShape, device: torch.device, *, drawn_from: int | None = None) -> None:
         """`drawn_from` is Vd where drafts are drawn, whose distributions then have to be kept."""
         self.dummy = slots
-        rest = chain(slots + 1, shape.nodes, device)
-        padding = kary(shape.nodes, shape.top_k, device)
-        for row, value in zip(rest.tensors(), padding.tensors(), strict=True):
-            row[slots] = value
-        self._rest = rest.tensors()
-        self.tree = Tree(*(t.clone() for t in rest.tensors()))
+        self._rest = chain(1, shape.nodes, device).tensors()
+        self.tree = chain(slots + 1, shape.nodes, device)
+        for row, value in zip(self.tree.tensors(), kary(shape.nodes, shape.top_k, device).tensors(), strict=True):
+            row[slots] = value[0]
         self.has_tree = torch.zeros(slots + 1, dtype=torch.bool, device=device)
         self.length = torch.zeros(slots + 1, dtype=torch.int64, device=device)
         self.probs = None
@@ -79,7 +77,7 @@ class TreeSlots:
     def restore(self, ids: Tensor) -> None:
         """Bring the rows `ids` of requests that left back to rest."""
         for row, rest in zip(self.tree.tensors(), self._rest, strict=True):
-            row[ids] = rest[ids]
+            row[ids] = rest
         self.length[ids] = 0
         self.has_tree[ids] = False
         if self.probs is not None:

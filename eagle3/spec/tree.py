@@ -1,6 +1,6 @@
 """Trees of guesses, one a request: node 0 is the root, the last token emitted."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +34,11 @@ def chain(rows: int, nodes: int, device: torch.device) -> Tree:
         first_child=torch.where(depth < nodes - 1, depth + 1, none).repeat(rows, 1),
         next_sibling=none.repeat(rows, 1),
     )
+
+
+def chains(tokens: Tensor) -> Tree:
+    """Chains of `tokens` [B, N], the root first."""
+    return replace(chain(tokens.shape[0], tokens.shape[1], tokens.device), tokens=tokens)
 
 
 def kary(nodes: int, top_k: int, device: torch.device) -> Tree:

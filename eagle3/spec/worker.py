@@ -16,7 +16,7 @@ from eagle3.spec.capture import Capture
 from eagle3.spec.drafter import Drafts
 from eagle3.spec.rows import context_rows, path_rows
 from eagle3.spec.slots import SlotState, TreeSlots
-from eagle3.spec.tree import Tree, chain
+from eagle3.spec.tree import Tree, chains
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Worker:
 
     def contexts(self, batch: Contexts) -> Accepted:
         """Run C prompt chunks. A chunk that ends its prompt emits one token and fills its slot; others do neither."""
-        hidden = self.target(batch.ids, batch.positions, self.pool, batch.metas[0], self._on_layer)
+        hidden = self.target(batch.ids, batch.positions, self.pool, batch.metas[0], self.spec and self.spec.capture)
         length = batch.positions[batch.predict] + 1  # [C]
         drawn = draw(self.target.logits(hidden[batch.predict]), batch.sampling, length, batch.draws)
         token = torch.where(batch.given < 0, drawn, batch.given)
         self.slots.admit(batch.slots, batch.sampling)
         if self.spec is None:
-            self._write(batch.slots, batch.last, self._roots(token), length=length)
+            self._write(batch.slots, batch.last, chains(token[:, None]), length=length)
         else:
             rows = context_rows(batch, token, length, self.spec.capture.hidden)
             if batch.ending:
@@ -60,7 +60,7 @@ class Worker:
         state = self.slots.read(batch.slots)
         table = batch.tables[0]
         ids, positions, meta = tree_rows(state, table, self.pool.page)
-        hidden = self.target(ids, positions, self.pool, meta, self._on_layer)
+        hidden = self.target(ids, positions, self.pool, meta, self.spec and self.spec.capture)
         verify = accept if self.spec is None else self.spec.verify
         accepted = verify(self.target.logits(hidden), state, batch.draws, self.shape.depth)
         real = batch.slots != self.slots.dummy
@@ -70,25 +70,15 @@ class Worker:
         root = accepted.tokens.gather(1, (accepted.counts - 1).clamp(min=0)[:, None])[:, 0]
         length = state.length + accepted.counts
         if self.spec is None:
-            self._write(batch.slots, real, self._roots(root), length=length)
+            self._write(batch.slots, real, chains(root[:, None]), length=length)
         else:
             drafter, captured = self.spec.drafter, self.spec.capture.hidden
             rows = path_rows(batch, state, accepted, root, drafter.pool.page, captured)
             self._write(batch.slots, real, *drafter.draft(rows), length=length)
         return accepted
 
-    def _on_layer(self, layer: int, hidden: Tensor, residual: Tensor | None) -> None:
-        if self.spec is not None:
-            self.spec.capture(layer, hidden, residual)
-
     def _write(self, ids: Tensor, keep: Tensor, tree: Tree, probs: Tensor | None = None, *, length: Tensor) -> None:
         self.slots.write(ids, keep, tree, length, has_tree=self.spec is not None, probs=probs)
-
-    def _roots(self, token: Tensor) -> Tree:
-        """Trees [B, N] at rest, but for their roots."""
-        rest = chain(token.shape[0], self.shape.nodes, token.device)
-        rest.tokens[:, 0] = token
-        return rest
 
     def _emitted(self, token: Tensor, last: Tensor) -> Accepted:
         """`token` [C] as what a prompt's end emits."""

@@ -23,11 +23,13 @@ def compare(folder: Path, count: int, new: int) -> list[str]:
     ours = [r.token_ids for r in served.generate(prompts, [{"max_new_tokens": new}] * len(prompts))]
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     theirs.generation_config.eos_token_id = None  # neither side stops early
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])  # padded on the left
+    seen = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
+    answers = theirs.generate(ids, attention_mask=seen, max_new_tokens=new, do_sample=False, pad_token_id=0)
     faults, near = [], 0
-    for text, prompt, got in zip(texts, prompts, ours, strict=True):
-        ids = torch.tensor([prompt])
-        want = theirs.generate(ids, max_new_tokens=new, do_sample=False)
-        want = want[0, len(prompt) :].tolist()
+    for text, prompt, got, row in zip(texts, prompts, ours, answers.tolist(), strict=True):
+        want = row[longest:]
         at = next((i for i, (a, b) in enumerate(zip(got, want, strict=True)) if a != b), None)
         if at is None:
             continue

@@ -80,9 +80,7 @@ def test_github_annotations_name_the_file(tmp_path: Path, capsys: pytest.Capture
     assert main(["check", "-cd", str(tmp_path), "conf=mine", "--format", "github"]) == 2
 
     line = capsys.readouterr().out
-    assert line.startswith(
-        f"::error file={own},title=kv.tokens_per_block::conf=mine: kv.tokens_per_block: must be"
-    )
+    assert line.startswith(f"::error file={own},title=kv.tokens_per_block::conf=mine: kv.tokens_per_block: must be")
 
 
 @pytest.mark.parametrize(
@@ -178,9 +176,7 @@ def test_help_and_check_import_nothing_heavy() -> None:
     )
 
     def last_line(*argv: str) -> str:
-        ran = subprocess.run(
-            [sys.executable, "-c", program, *argv], capture_output=True, text=True, check=True
-        )
+        ran = subprocess.run([sys.executable, "-c", program, *argv], capture_output=True, text=True, check=True)
         return ran.stdout.splitlines()[-1]
 
     assert last_line("--help") == "0 []"

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.cycle_files import TREE, write_cycle
 
 from eagle3.cli import main
 from eagle3.engine.rescore import Rescore
+from helpers.cycle_files import TREE, write_cycle
 
 Capture = pytest.CaptureFixture[str]
 CHAIN = ["spec=chain", "spec.max_draft_len=3"]

@@ -16,9 +16,7 @@ def test_engines_groups_and_recipes_with_a_line_each(capsys: pytest.CaptureFixtu
     assert any(line.startswith("  conf=smollm2") and "(the default)" in line for line in lines)
     assert any(line.startswith("  spec=tree") and "tree of 59 drafts" in line for line in lines)
     assert lines.index("recipes") > lines.index("spec")
-    assert any(
-        line.startswith("  recipe=sample_temperature") and "eagle3 generate -m" in line for line in lines
-    )
+    assert any(line.startswith("  recipe=sample_temperature") and "eagle3 generate -m" in line for line in lines)
 
 
 def test_json_lists_own_files_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.cycle_files import TREE, write_cycle
-from helpers.pairs import LAYERS, engine, random_pair
 
 from eagle3.cli import main
 from eagle3.cli.tree import watched
 from eagle3.config.shape import DraftShape
+from helpers.cycle_files import TREE, write_cycle
+from helpers.pairs import LAYERS, engine, random_pair
 
 Capture = pytest.CaptureFixture[str]
 

@@ -181,10 +181,7 @@ FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
         "at least 1",
     ),
     (e.limits, "smollm2", {"runtime__max_seq_len": 1}, "runtime.max_seq_len", "at least 2"),
-    *(
-        (e.limits, "smollm2", {"runtime__prompt_chunk": n}, "runtime.prompt_chunk", "[1, 2048]")
-        for n in (0, 2049)
-    ),
+    *((e.limits, "smollm2", {"runtime__prompt_chunk": n}, "runtime.prompt_chunk", "[1, 2048]") for n in (0, 2049)),
     *(
         (e.device, "smollm2", {"runtime__device": d}, "runtime.device", "cuda:INDEX")
         for d in ("gpu", "cuda:", "cuda:a", "")
@@ -195,10 +192,7 @@ FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
         for t in (-0.1, float("inf"), float("nan"))
     ),
     (e.sampling, "smollm2", {"sampling__top_k": 0}, "sampling.top_k", "null"),
-    *(
-        (e.sampling, "smollm2", {"sampling__top_p": p}, "sampling.top_p", "at most 1")
-        for p in (0.0, 1.1, float("nan"))
-    ),
+    *((e.sampling, "smollm2", {"sampling__top_p": p}, "sampling.top_p", "at most 1") for p in (0.0, 1.1, float("nan"))),
     *((e.sampling, "smollm2", {"sampling__min_p": p}, "sampling.min_p", "below 1") for p in (-0.1, 1.0)),
     *((e.sampling, "smollm2", {"sampling__seed": n}, "sampling.seed", "2^63") for n in (-1, 2**63)),
     (
@@ -255,14 +249,8 @@ PASSING: list[tuple[Rule, str, dict[str, Any]]] = [
         {"spec__dynamic_tree_max_topK": 1, "spec__use_rejection_sampling": True},
     ),
     (s.capture_repeats, "llama8b", {"spec__layers_to_capture": [3, 1]}),
-    *(
-        (e.pages, "smollm2", {"kv__tokens_per_block": n, "kv__max_tokens": n})
-        for n in (1, 2, 4, 8, 16, 32, 64, 128)
-    ),
-    *(
-        (e.limits, "smollm2", {"runtime__prompt_chunk": n, "runtime__max_seq_len": 2})
-        for n in (None, 1, 2048)
-    ),
+    *((e.pages, "smollm2", {"kv__tokens_per_block": n, "kv__max_tokens": n}) for n in (1, 2, 4, 8, 16, 32, 64, 128)),
+    *((e.limits, "smollm2", {"runtime__prompt_chunk": n, "runtime__max_seq_len": 2}) for n in (None, 1, 2048)),
     *((e.device, "smollm2", {"runtime__device": d}) for d in ("auto", "cpu", "cuda", "cuda:1")),
     (e.sampling, "smollm2", {"sampling__top_k": 1, "sampling__top_p": 1.0, "sampling__seed": 2**63 - 1}),
     (e.stop_ids, "smollm2", {"sampling__stop_token_ids": [0, 49151]}),

@@ -127,12 +127,9 @@ def test_names_known_elsewhere_get_a_hint_also_through_plus() -> None:
     added = problems(*(f"+runtime.{name}=1" for name in HINTS))
 
     assert {key: problem.message for key, problem in plain.items()} == {
-        f"spec.{name}": f"unknown key: {EXACT_HINTS.get(f'spec.{name}', hint)}"
-        for name, hint in HINTS.items()
+        f"spec.{name}": f"unknown key: {EXACT_HINTS.get(f'spec.{name}', hint)}" for name, hint in HINTS.items()
     }
-    assert [problem.message for problem in added.values()] == [
-        f"unknown key: {hint}" for hint in HINTS.values()
-    ]
+    assert [problem.message for problem in added.values()] == [f"unknown key: {hint}" for hint in HINTS.values()]
 
 
 @pytest.mark.parametrize(
@@ -175,9 +172,7 @@ def test_not_runnable_if_a_shipped_file_asks_a_problem_if_the_user_does() -> Non
     with pytest.raises(ConfigError) as caught:
         compose(["runtime.tensor_parallel_size=2", "sampling.n=3"])
 
-    assert (
-        got.not_runnable[-1] == "tensor parallelism (runtime.tensor_parallel_size, conf/conf/llama70b.yaml)"
-    )
+    assert got.not_runnable[-1] == "tensor parallelism (runtime.tensor_parallel_size, conf/conf/llama70b.yaml)"
     assert [problem.key for problem in caught.value.problems] == [
         "runtime.tensor_parallel_size",
         "sampling.n",
@@ -192,8 +187,7 @@ def own(tmp_path: Path) -> Path:
     (tmp_path / "conf").mkdir()
     (tmp_path / "spec").mkdir()
     (tmp_path / "conf" / "mine.yaml").write_text(
-        "# @package _global_\n# Mine\ndefaults: [llama8b, override /spec: chain, _self_]\n"
-        "kv: {tokens_per_block: 16}\n"
+        "# @package _global_\n# Mine\ndefaults: [llama8b, override /spec: chain, _self_]\nkv: {tokens_per_block: 16}\n"
     )
     (tmp_path / "spec" / "wide.yaml").write_text(
         "decoding_type: eagle3\nuse_dynamic_tree: true\nmax_draft_len: 2\ndynamic_tree_max_topK: 32\n"

@@ -58,9 +58,7 @@ def test_an_error_of_ours_comes_out_of_a_single_run_as_it_is(capsys: pytest.Capt
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "extra", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]], ids=["basic", "joblib"]
-)
+@pytest.mark.parametrize("extra", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]], ids=["basic", "joblib"])
 def test_a_sweep_goes_on_past_failing_cells(extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code = run(sweep_task.page, SWEEP, ["kv.tokens_per_block=8,16,33", *extra])
 

@@ -15,7 +15,9 @@ def answers(served: Engine, **sampling: object) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "top_p": 0.9, "seed": 7}], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("around", [{"page": 1, "chunk": 3}, {"page": 16, "batch": 2}, {"tokens": 64, "max_seq_len": 40}])
+@pytest.mark.parametrize(
+    "around", [{"page": 1, "chunk": 3}, {"page": 16, "batch": 2}, {"tokens": 64, "max_seq_len": 40}]
+)
 def test_an_answer_does_not_depend_on_what_else_runs(sampling: dict[str, object], around: dict[str, int]) -> None:
     sampling = {**sampling, "max_new_tokens": 12}
     alone = [engine(TARGET).generate([p], [sampling])[0].token_ids for p in PROMPTS]

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from helpers.pairs import LAYERS, cycle_pair, engine, facts, random_pair, random_target
 
 from eagle3.config.schema import SpecConfig
 from eagle3.config.shape import DraftShape
 from eagle3.engine.engine import Engine, Result
 from eagle3.engine.rescore import Rescore
 from eagle3.errors import Eagle3Error
+from helpers.pairs import LAYERS, cycle_pair, engine, facts, random_pair, random_target
 
 CHAIN = DraftShape(depth=3, top_k=1, nodes=4)
 TREE = DraftShape(depth=3, top_k=2, nodes=7)

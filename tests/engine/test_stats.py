@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.pairs import LAYERS, cycle_pair, engine, facts, random_pair, random_target
 
 from eagle3.config.schema import SpecConfig
 from eagle3.config.shape import DraftShape
 from eagle3.engine.engine import Engine, Result
 from eagle3.engine.request import Request, SamplingParams
 from eagle3.engine.stats import Acceptance, SpecMetrics
+from helpers.pairs import LAYERS, cycle_pair, engine, facts, random_pair, random_target
 
 CHAIN = DraftShape(depth=3, top_k=1, nodes=4)
 TREE = DraftShape(depth=3, top_k=2, nodes=7)
@@ -118,7 +118,7 @@ PROMPTS = [[1, 2, 3], [5] * 17, [7, 0, 6, 5, 4], [3]]
 def test_numbers_do_not_depend_on_what_else_runs(shape: DraftShape) -> None:
     target, head = random_pair(8)
 
-    def run(**around: Any) -> Engine:  # noqa: ANN401
+    def run(**around: Any) -> Engine:
         return engine(target, (head, LAYERS), shape, **around)
 
     lengths, seeded = (10, 6, 8, 1), []

@@ -4,10 +4,11 @@ from collections.abc import Collection
 from pathlib import Path
 
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
 from helpers.checkpoints import write_tokenizer
 from helpers.heads import head_config, write_head
 from helpers.pairs import cycle_pair
-from transformers import LlamaConfig, LlamaForCausalLM
 
 V = 64
 

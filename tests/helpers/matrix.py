@@ -7,13 +7,12 @@ from functools import cache
 from itertools import combinations, product
 from typing import Any
 
-from helpers.pairs import SMALL, engine, near_pair
-from helpers.trace import Trace, preempt_often, serve
-from oracles.dense import accepted_counts
-
 from eagle3.config.shape import DraftShape
 from eagle3.models.decoder import Decoder
 from eagle3.models.eagle import EagleHead
+from helpers.pairs import SMALL, engine, facts, near_pair, random_head, random_target
+from helpers.trace import Trace, preempt_often, serve
+from oracles.dense import accepted_counts
 
 SHAPES = {f"chain{D}": DraftShape(depth=D, top_k=1, nodes=D + 1) for D in (1, 3, 7)} | {
     f"tree{K}-{D}-{total}": DraftShape(depth=D, top_k=K, nodes=total + 1)
@@ -25,6 +24,7 @@ AXES: dict[str, tuple[object, ...]] = {
     "batch": (1, 7),
     "chunk": (1, 3, 16, None),
     "pool": ("separate", "joint"),
+    "pair": ("near", "random"),  # long runs, and attention that all depends on
     "kv_heads": (2, 4),
     "preempted": (False, True),
 }
@@ -47,12 +47,14 @@ class Cell:
     batch: int
     chunk: int | None
     pool: str
+    pair: str
     kv_heads: int
     preempted: bool
 
     def __str__(self) -> str:
         mark = "-preempted" if self.preempted else ""
-        return f"{self.shape}-page{self.page}-batch{self.batch}-chunk{self.chunk}-{self.pool}-kv{self.kv_heads}{mark}"
+        models = f"{self.pair}{self.kv_heads}"
+        return f"{self.shape}-page{self.page}-batch{self.batch}-chunk{self.chunk}-{self.pool}-{models}{mark}"
 
     @property
     def requests(self) -> Sequence[int]:
@@ -102,32 +104,34 @@ def all_cells() -> list[Cell]:
 
 
 @cache
-def pair(kv_heads: int) -> tuple[Decoder, EagleHead]:
-    return near_pair(kv_heads)
+def models(pair: str, kv_heads: int) -> tuple[Decoder, EagleHead]:
+    if pair == "near":
+        return near_pair(kv_heads)
+    target = random_target(facts(16, hidden=16, layers=4, kv_heads=kv_heads), seed=1, std=0.5)
+    return target, random_head(target, seed=2, std=0.5)
 
 
 @cache
-def plain(kv_heads: int, request: int) -> tuple[int, ...]:
+def plain(pair: str, kv_heads: int, request: int) -> tuple[int, ...]:
     """What the target alone says, a longest path further than any cell asks for."""
     longest = max(shape.path for shape in SHAPES.values())
     sampling = SAMPLINGS[request] | {"max_new_tokens": NEW + longest}
-    (result,) = engine(pair(kv_heads)[0], batch=1).generate([PROMPTS[request]], [sampling])
+    (result,) = engine(models(pair, kv_heads)[0], batch=1).generate([PROMPTS[request]], [sampling])
     return tuple(result.token_ids)
 
 
 @cache
-def expected(shape: str, kv_heads: int, request: int) -> tuple[list[int], list[int]]:
+def expected(shape: str, pair: str, kv_heads: int, request: int) -> tuple[list[int], list[int]]:
     """A request's tokens, and what each of its steps accepts."""
-    tokens, prompt = plain(kv_heads, request), PROMPTS[request]
-    counts = accepted_counts(*pair(kv_heads), SMALL, [*prompt, *tokens], len(prompt), NEW, SHAPES[shape])
+    tokens, prompt = plain(pair, kv_heads, request), PROMPTS[request]
+    counts = accepted_counts(*models(pair, kv_heads), SMALL, [*prompt, *tokens], len(prompt), NEW, SHAPES[shape])
     return list(tokens[:NEW]), counts
 
 
 def run(cell: Cell) -> list[Trace]:
     """Serve the cell's requests. Pages of one entry or four run out by themselves; else preemption is forced."""
-    target, head = pair(cell.kv_heads)
+    target, head = models(cell.pair, cell.kv_heads)
     shape, starved = SHAPES[cell.shape], cell.preempted and cell.batch > 1 and cell.page <= 4
-    longest = max(LENGTHS) + NEW + shape.path + shape.reserve
     built = engine(
         target,
         (head, SMALL),
@@ -137,7 +141,7 @@ def run(cell: Cell) -> list[Trace]:
         max_seq_len=32,
         chunk=cell.chunk,
         joint=cell.pool == "joint",
-        tokens=2 * longest if starved else None,
+        tokens=2 * (shape.path + shape.reserve) + 34 if starved else None,  # two, as long as they are short,
     )
     if cell.preempted and not starved:
         preempt_often(built.scheduler, 3)
@@ -147,7 +151,7 @@ def run(cell: Cell) -> list[Trace]:
 def check(cell: Cell, traces: Sequence[Trace]) -> None:
     """Tokens and accepted counts are what the target alone and the slow oracle say, whatever the cell."""
     for i, trace in zip(cell.requests, traces, strict=True):
-        tokens, accepted = expected(cell.shape, cell.kv_heads, i)
+        tokens, accepted = expected(cell.shape, cell.pair, cell.kv_heads, i)
         assert trace.tokens == tokens, f"{cell}: request {i} says other tokens"
         assert trace.accepted == accepted, f"{cell}: request {i} accepts otherwise"
     assert (sum(t.preemptions for t in traces) > 0) == cell.preempted

@@ -9,6 +9,7 @@ import torch
 from eagle3.engine.engine import Engine
 from eagle3.engine.request import Request
 from eagle3.engine.scheduler import Emission, Plan, Scheduler
+from eagle3.spec.slots import TreeSlots
 
 
 @dataclass
@@ -54,7 +55,8 @@ def serve(
 
 def assert_at_rest(engine: Engine) -> None:
     """An idle engine owns nothing: no page, no slot, no promise, and its slots come back to rest."""
-    scheduler, slots = engine.scheduler, engine.runner.worker.slots
+    scheduler, worker = engine.scheduler, engine.runner.worker
+    slots, rest = worker.slots, TreeSlots(worker.slots.dummy, worker.shape, torch.device("cpu"))
     assert engine.idle
     assert not scheduler.running
     assert not scheduler.waiting
@@ -62,7 +64,7 @@ def assert_at_rest(engine: Engine) -> None:
     assert all(sorted(p._free) == list(range(1, p.total + 1)) for p in scheduler.pools)
     assert sorted(scheduler._slots) == list(range(slots.dummy))
     slots.restore(torch.tensor(scheduler._restore, dtype=torch.int64))
-    assert all(torch.equal(now, rest) for now, rest in zip(slots.tree.tensors(), slots._rest, strict=True))
+    assert all(torch.equal(now, was) for now, was in zip(slots.tree.tensors(), rest.tree.tensors(), strict=True))
     assert not slots.has_tree.any()
     assert not slots.length.any()
 

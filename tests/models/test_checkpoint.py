@@ -92,9 +92,7 @@ def test_a_hub_id_takes_bin_files_only_where_there_are_no_safetensors(
 
     seen: list[list[str]] = []
 
-    def download(
-        repo: str, *, revision: str | None, allow_patterns: list[str], ignore_patterns: list[str]
-    ) -> str:
+    def download(repo: str, *, revision: str | None, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
         assert (repo, revision, ignore_patterns) == ("org/name", "abc", ["*/*"])
         seen.append(allow_patterns)
         (tmp_path / "config.json").write_text("{}")

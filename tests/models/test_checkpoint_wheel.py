@@ -171,9 +171,7 @@ def test_a_misspelt_package(tmp_path: Path, spec: str) -> None:
         Source().resolve(tmp_path, spec=spec)
 
 
-def test_missing_extras_are_named_before_anything_is_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_extras_are_named_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     source = Source()
     with pytest.raises(UnsupportedError, match=r"gguf and accelerate: pip install 'eagle3\[demo\]'"):

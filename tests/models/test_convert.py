@@ -25,9 +25,7 @@ def byte_alphabet() -> list[str]:
 TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *byte_alphabet(), "he", "ll", "hell", "12"]
 
 
-def write_gguf(
-    path: Path, *, pre: str = "smollm", eot: int | None = None, bos: bool = False
-) -> dict[str, Any]:
+def write_gguf(path: Path, *, pre: str = "smollm", eot: int | None = None, bos: bool = False) -> dict[str, Any]:
     """A tiny random Llama as GGUF; its tensors in the order and names of the file."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(LAYERS)
@@ -61,9 +59,7 @@ def write_gguf(
         shapes |= {f"blk.{i}.{n}": (H // HEADS * KV, H) for n in ("attn_k", "attn_v")}
         shapes |= {f"blk.{i}.{n}": (FFN, H) for n in ("ffn_gate", "ffn_up")}
         shapes |= {f"blk.{i}.ffn_down": (H, FFN)}
-    tensors = {
-        f"{name}.weight": random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()
-    }
+    tensors = {f"{name}.weight": random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     for name, data in tensors.items():
         writer.add_tensor(name, data)
     writer.write_header_to_file()
@@ -117,8 +113,6 @@ def test_a_bos_is_added_only_where_the_file_says(tmp_path: Path, bos: bool) -> N
 
 def test_an_unknown_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
     write_gguf(tmp_path / "w.gguf", pre="other")
-    with pytest.raises(
-        UnsupportedError, match="pre-tokenizer 'other': known are 'gpt2' with 'smollm' or 'gpt-2'"
-    ):
+    with pytest.raises(UnsupportedError, match="pre-tokenizer 'other': known are 'gpt2' with 'smollm' or 'gpt-2'"):
         convert_gguf(tmp_path / "w.gguf", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -111,9 +111,7 @@ def test_the_callback_sees_the_output_of_every_layer(tmp_path: Path) -> None:
         seen[i] = hidden if residual is None else hidden + residual
 
     Requests(same_decoder(llama, tmp_path), 1, page=4).prompt([ids], on_layer)
-    raw: dict[
-        int, Tensor
-    ] = {}  # the last of transformers' hidden states is normed, so layers are watched too
+    raw: dict[int, Tensor] = {}  # the last of transformers' hidden states is normed, so layers are watched too
     for i, layer in enumerate(llama.model.layers):
         layer.register_forward_hook(lambda _m, _a, out, i=i: raw.__setitem__(i, out))
     expected = llama(torch.tensor([ids]), output_hidden_states=True).hidden_states

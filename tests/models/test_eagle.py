@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.heads import CPU, HT, V, Vd, head_config, head_tensors, random_lender, write_head
 from torch import Tensor
 
 from eagle3.config.schema import DraftConfig
@@ -16,6 +15,7 @@ from eagle3.models.eagle import EagleHead, Lender, head_names
 from eagle3.models.heads import load_head
 from eagle3.models.weights import plan
 from eagle3.nn.attention import Core, PagedCore
+from helpers.heads import CPU, HT, V, Vd, head_config, head_tensors, random_lender, write_head
 
 EPS = 1e-5
 KINDS = {
@@ -38,9 +38,7 @@ def norm(x: Tensor, weight: Tensor) -> Tensor:
 def turn(x: Tensor, position: int, theta: float) -> Tensor:
     """Rotary embedding of one head [hd] at one position: the pair (i, i + hd / 2) as a complex number."""
     half = len(x) // 2
-    frequency = 1.0 / theta ** (
-        torch.arange(half, dtype=torch.float32) / half
-    )  # float32 wherever heads are trained
+    frequency = 1.0 / theta ** (torch.arange(half, dtype=torch.float32) / half)  # float32 wherever heads are trained
     angle = position * frequency.double()
     turned = torch.complex(x[:half], x[half:]) * torch.polar(torch.ones(half, dtype=torch.float64), angle)
     return torch.cat([turned.real, turned.imag])
@@ -49,9 +47,7 @@ def turn(x: Tensor, position: int, theta: float) -> Tensor:
 class Plain:
     """A head over one sequence, without a cache: every row, head and key in a loop."""
 
-    def __init__(
-        self, tensors: dict[str, Tensor], lender: Lender, heads: int, kv_heads: int, theta: float
-    ) -> None:
+    def __init__(self, tensors: dict[str, Tensor], lender: Lender, heads: int, kv_heads: int, theta: float) -> None:
         self.w = {name.replace("midlayer", "layers.0"): value.double() for name, value in tensors.items()}
         self.heads, self.kv_heads, self.theta = heads, kv_heads, theta
         self.embed = self.w.get("embed_tokens.weight", lender.embed.weight.detach())

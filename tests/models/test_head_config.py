@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from helpers.heads import head_config, load, write_head
 
 from eagle3.config.schema import LayerIds
 from eagle3.errors import ConfigError, UnsupportedError, WeightError
 from eagle3.models.head_config import capture_layers
+from helpers.heads import head_config, load, write_head
 
 OTHER_MATHS: dict[str, dict[str, object]] = {
     "norm_before_fc": {"norm_before_fc": True},
@@ -72,26 +72,16 @@ AUTO, OUT, IN = LayerIds.auto, LayerIds.output, LayerIds.input
     [
         pytest.param(None, {}, AUTO, 32, (1, 15, 28), "default", id="default"),
         pytest.param(None, {TOP: None, NESTED: {TOP: None}}, AUTO, 32, (1, 15, 28), "default", id="null"),
-        pytest.param(
-            [9, 3, 5], {TOP: [1, 2, 3]}, IN, 32, (3, 5, 9), "user", id="user-wins-and-means-outputs"
-        ),
+        pytest.param([9, 3, 5], {TOP: [1, 2, 3]}, IN, 32, (3, 5, 9), "user", id="user-wins-and-means-outputs"),
         pytest.param([-1, 3, 5], {}, AUTO, 32, (-1, 3, 5), "user", id="final-norm"),
         pytest.param(None, {TOP: [1, 15, 28]}, AUTO, 32, (1, 15, 28), "head", id="the-output-default"),
-        pytest.param(
-            None, {NESTED: {TOP: [2, 16, 29]}}, AUTO, 32, (1, 15, 28), "head", id="the-input-default"
-        ),
-        pytest.param(
-            None, {NESTED: {TOP: [24, 30, 36]}}, AUTO, 36, (23, 29, 35), "head", id="L-means-inputs"
-        ),
+        pytest.param(None, {NESTED: {TOP: [2, 16, 29]}}, AUTO, 32, (1, 15, 28), "head", id="the-input-default"),
+        pytest.param(None, {NESTED: {TOP: [24, 30, 36]}}, AUTO, 36, (23, 29, 35), "head", id="L-means-inputs"),
         pytest.param(None, {NESTED: {TOP: [1, 17, 33]}}, AUTO, 36, (1, 17, 33), "head", id="1-means-outputs"),
-        pytest.param(
-            None, {TOP: [3, 9, 20], "speculators_config": {}}, AUTO, 32, (2, 8, 19), "head", id="speculators"
-        ),
+        pytest.param(None, {TOP: [3, 9, 20], "speculators_config": {}}, AUTO, 32, (2, 8, 19), "head", id="speculators"),
         pytest.param(None, {TOP: [2, 30, 58]}, IN, 61, (1, 29, 57), "head", id="told-inputs"),
         pytest.param(None, {TOP: [2, 30, 58]}, OUT, 61, (2, 30, 58), "head", id="told-outputs"),
-        pytest.param(
-            None, {TOP: [5, 6, 7], NESTED: {TOP: [1, 2, 3]}}, OUT, 9, (5, 6, 7), "head", id="top-level-first"
-        ),
+        pytest.param(None, {TOP: [5, 6, 7], NESTED: {TOP: [1, 2, 3]}}, OUT, 9, (5, 6, 7), "head", id="top-level-first"),
     ],
 )
 def test_capture_layers(

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.heads import HT, Vd, head_config, head_tensors, load, unsorted_map, write_head
 from torch import Tensor
 
 from eagle3.errors import WeightError
+from helpers.heads import HT, Vd, head_config, head_tensors, load, unsorted_map, write_head
 
 Tensors = dict[str, Tensor]
 
@@ -101,11 +101,7 @@ BROKEN: dict[str, tuple[Tensors, dict[str, object], str]] = {
         r"has layers \[0, 2\] but no layer 1",
     ),
     "a-layer-lacks-a-tensor": (
-        {
-            name: value
-            for name, value in head_tensors(layers=2).items()
-            if name != "layers.1.mlp.up_proj.weight"
-        },
+        {name: value for name, value in head_tensors(layers=2).items() if name != "layers.1.mlp.up_proj.weight"},
         {"num_hidden_layers": 2},
         r"missing: layers\.1\.mlp\.up_proj\.weight",
     ),

@@ -5,6 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
+
+from eagle3.config.schema import Architecture, DraftConfig, Embedding, LayerIds
+from eagle3.errors import ConfigError, WeightError
+from eagle3.models.head_config import CaptureChoice
+from eagle3.models.heads import HeadReport, dummy_head
 from helpers.heads import (
     CPU,
     HT,
@@ -17,12 +23,6 @@ from helpers.heads import (
     unsorted_map,
     write_head,
 )
-from torch import Tensor
-
-from eagle3.config.schema import Architecture, DraftConfig, Embedding, LayerIds
-from eagle3.errors import ConfigError, WeightError
-from eagle3.models.head_config import CaptureChoice
-from eagle3.models.heads import HeadReport, dummy_head
 
 Tensors = dict[str, Tensor]
 LENDER = random_lender()
@@ -167,14 +167,10 @@ def test_a_map_is_told_and_hashed(tmp_path: Path) -> None:
 def test_both_numberings_are_printed(tmp_path: Path) -> None:
     config = head_config(eagle_config={"eagle_aux_hidden_state_layer_ids": [2, 4, 8]})
     _, report = load(write_head(tmp_path, config=config))
-    line = (
-        "captures: outputs of layers [1, 3, 7] = inputs of layers [2, 4, 8], from the head's config, read as"
-    )
+    line = "captures: outputs of layers [1, 3, 7] = inputs of layers [2, 4, 8], from the head's config, read as"
     assert f"{line} inputs" in str(report).splitlines()
     final = str(CaptureChoice((-1, 3), "user", LayerIds.output))
-    assert (
-        final == "outputs of layers [-1, 3] = inputs of layers [final norm, 4], from spec.layers_to_capture"
-    )
+    assert final == "outputs of layers [-1, 3] = inputs of layers [final norm, 4], from spec.layers_to_capture"
 
 
 def architecture(**overrides: object) -> Architecture:
@@ -199,9 +195,7 @@ def test_an_inline_architecture_must_fit_the_files(tmp_path: Path) -> None:
         load(tmp_path, DraftConfig(architecture=architecture(intermediate_size=28)))
 
 
-@pytest.mark.parametrize(
-    "overrides", [{}, {"draft_vocab_size": None}, {"hidden_size": 8, "target_hidden_size": HT}]
-)
+@pytest.mark.parametrize("overrides", [{}, {"draft_vocab_size": None}, {"hidden_size": 8, "target_hidden_size": HT}])
 def test_dummy_heads(overrides: dict[str, object]) -> None:
     size = {"max_positions": 40, "max_seq_len": 32, "device": CPU, "dtype": torch.float32}
     head, report = dummy_head(architecture(**overrides), LENDER, None, **size)

@@ -58,9 +58,7 @@ def test_logits_equal_transformers(scaling: dict[str, object], length: int, tmp_
     decoder = same_decoder(llama, tmp_path, max_seq_len=length)
     ids = torch.randint(0, 61, (length,), generator=torch.Generator().manual_seed(3))
     requests = Requests(decoder, 1, page=16, capacity=96)
-    ours = torch.cat(
-        [requests.prompt([chunk])[0] for chunk in ids.split(24)]
-    )  # fixed, not by what has come yet
+    ours = torch.cat([requests.prompt([chunk])[0] for chunk in ids.split(24)])  # fixed, not by what has come yet
     torch.testing.assert_close(ours, llama(ids[None]).logits[0], rtol=0.0, atol=1e-10)
 
 

@@ -107,9 +107,7 @@ def test_values_are_cast_to_the_models_type(llama: LlamaForCausalLM, tmp_path: P
 def test_rotary_tables_of_older_checkpoints_are_passed_over(llama: LlamaForCausalLM, tmp_path: Path) -> None:
     llama.save_pretrained(tmp_path)
     old = "model.layers.0.self_attn.rotary_emb.inv_freq"
-    save_file(
-        load_file(tmp_path / "model.safetensors") | {old: torch.ones(4)}, tmp_path / "model.safetensors"
-    )
+    save_file(load_file(tmp_path / "model.safetensors") | {old: torch.ones(4)}, tmp_path / "model.safetensors")
     model = decoder_of(tmp_path)
     report = load_weights(model, tmp_path, model.facts.family.names)
     assert report.ignored == (old,)

@@ -83,9 +83,7 @@ def test_past_the_end_nothing_beyond_the_table_is_touched() -> None:
 
 
 @pytest.mark.parametrize("page", [1, 16, 64])
-@pytest.mark.parametrize(
-    ("width", "dtype"), [(37, torch.float32), (1200, torch.float32), (64, torch.float16)]
-)
+@pytest.mark.parametrize(("width", "dtype"), [(37, torch.float32), (1200, torch.float32), (64, torch.float16)])
 def test_triton_equals_torch(page: int, width: int, dtype: torch.dtype) -> None:
     rng = random.Random(page)
     lengths = [5, 4, 3, 0]

@@ -11,9 +11,7 @@ def test_equals_transformers(dtype: torch.dtype) -> None:
     angles = torch.randn(5, 4, dtype=dtype)
     cos, sin = angles.cos(), angles.sin()
     full_cos, full_sin = torch.cat((cos, cos), -1)[None], torch.cat((sin, sin), -1)[None]
-    q_theirs, k_theirs = apply_rotary_pos_emb(
-        q.transpose(0, 1)[None], k.transpose(0, 1)[None], full_cos, full_sin
-    )
+    q_theirs, k_theirs = apply_rotary_pos_emb(q.transpose(0, 1)[None], k.transpose(0, 1)[None], full_cos, full_sin)
     both = rope_torch(torch.cat((q, k), dim=1), cos, sin)
     torch.testing.assert_close(both[:, :3], q_theirs[0].transpose(0, 1), rtol=0, atol=1e-6)
     torch.testing.assert_close(both[:, 3:], k_theirs[0].transpose(0, 1), rtol=0, atol=1e-6)

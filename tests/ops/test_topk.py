@@ -48,8 +48,8 @@ def test_target_ids_are_offsets_from_the_draft_s() -> None:
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 @pytest.mark.parametrize(("size", "k"), [(5, 5), (40, 32), (300, 1), (2049, 6)])
-@pytest.mark.parametrize("mapped", [False, True])
-def test_triton_equals_torch(dtype: torch.dtype, size: int, k: int, mapped: bool) -> None:
+def test_triton_equals_torch(dtype: torch.dtype, size: int, k: int) -> None:
+    mapped = k != 5
     torch.manual_seed(size)
     logits = (torch.randn(8, size + 1, device=DEVICE) * 3).to(dtype)[:, :size]
     logits[1] = logits[1].round()  # ties

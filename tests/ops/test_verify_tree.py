@@ -26,9 +26,7 @@ def walk(
     return [predicted[0], *(predicted[n] for n in nodes)], 1 + len(nodes), nodes
 
 
-def verified(
-    rows: list[tuple[list[int], list[int], list[int], list[int], bool]], depth: int
-) -> list[list[Any]]:
+def verified(rows: list[tuple[list[int], list[int], list[int], list[int], bool]], depth: int) -> list[list[Any]]:
     tokens, child, sibling, predicted, has_tree = zip(*rows, strict=True)
     out = verify_tree(
         torch.tensor(tokens),
@@ -52,14 +50,10 @@ DRAFTS = [0, 11, 12, 13, 14]
     [
         pytest.param(FLAT, [4, 1, 2, 3], [4, 4, 4, 4], True, 1, [4, 0], 1, [-1], id="no-child-fits"),
         pytest.param(FLAT, [4, 1, 2, 3], [1, 4, 4, 4], True, 1, [1, 4], 2, [1], id="first-child"),
-        pytest.param(
-            TWO_LEVELS, DRAFTS, [12, 0, 14, 0, 77], True, 2, [12, 14, 77], 3, [2, 4], id="whole-path"
-        ),
+        pytest.param(TWO_LEVELS, DRAFTS, [12, 0, 14, 0, 77], True, 2, [12, 14, 77], 3, [2, 4], id="whole-path"),
         pytest.param(TWO_LEVELS, DRAFTS, [11, 99, 0, 0, 0], True, 2, [11, 99, 0], 2, [1, -1], id="one-level"),
         pytest.param(TWO_LEVELS, DRAFTS, [50, 1, 1, 1, 1], True, 2, [50, 0, 0], 1, [-1, -1], id="none"),
-        pytest.param(
-            TWO_LEVELS, DRAFTS, [12, 0, 14, 0, 77], False, 2, [12, 0, 0], 1, [-1, -1], id="without-a-tree"
-        ),
+        pytest.param(TWO_LEVELS, DRAFTS, [12, 0, 14, 0, 77], False, 2, [12, 0, 0], 1, [-1, -1], id="without-a-tree"),
     ],
 )
 def test_worked_trees(
@@ -99,9 +93,7 @@ def test_worked_guided_tree(drafts: str, predicted: str, has_tree: bool, text: s
     [
         pytest.param([[1, 3, 2, 4]], [[1, 3, 4]], [[1, 3, 2]], id="one"),
         pytest.param([[1, 3], [4, 6]], [[1], [5]], [[1, 3], [4]], id="two-of-depth-1"),
-        pytest.param(
-            [[1, 3, 2, 4], [4, 6, 5, 2]], [[1, 3, 4], [4, 7, 3]], [[1, 3, 2], [4, 6]], id="two-of-depth-3"
-        ),
+        pytest.param([[1, 3, 2, 4], [4, 6, 5, 2]], [[1, 3, 4], [4, 7, 3]], [[1, 3, 2], [4, 6]], id="two-of-depth-3"),
         pytest.param(
             [[1, 3, 2, 4], [4, 6, 5, 2], [4, 3, 5, 7]],
             [[1, 3, 5], [4, 6, 5], [5, 7, 4]],
@@ -143,8 +135,7 @@ def test_equals_a_slow_walk(top_k: int, nodes: int) -> None:
     child, sibling = shape.first_child[0].tolist(), shape.next_sibling[0].tolist()
     family = [0] + [(i - 1) % top_k for i in range(1, nodes)]  # siblings carry distinct tokens
     rows = [
-        (family, child, sibling, [rng.randint(0, top_k) for _ in range(nodes)], rng.random() < 0.9)
-        for _ in range(60)
+        (family, child, sibling, [rng.randint(0, top_k) for _ in range(nodes)], rng.random() < 0.9) for _ in range(60)
     ]
     got = verified(rows, depth)
     counts = set()

@@ -6,11 +6,11 @@ from functools import cache
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from oracles.official_tree import Draft, Path, accept_greedy, grow
 
 from eagle3.config.shape import DraftShape
 from eagle3.models.decoder import Decoder
 from eagle3.models.eagle import EagleHead
+from oracles.official_tree import Draft, Path, accept_greedy, grow
 
 Array = NDArray[np.float64]
 

@@ -3,10 +3,10 @@ import random
 
 import pytest
 import torch
-from oracles.official_tree import Path, accept_greedy, candidates, generate, grow
 
 from eagle3.ops.build_tree import build_tree
 from eagle3.ops.verify_tree import verify_tree
+from oracles.official_tree import Path, accept_greedy, candidates, generate, grow
 
 IDENTITY = [0] * 64
 
@@ -50,9 +50,7 @@ def test_d2t_is_an_offset() -> None:
     assert tree.tokens == [50, 14, 3, 14, 3]  # both children of 14, whose score is higher
 
 
-@pytest.mark.parametrize(
-    ("top_k", "depth", "total"), [(1, 3, 5), (2, 2, 7), (3, 2, 10), (4, 4, 20), (3, 0, 3)]
-)
+@pytest.mark.parametrize(("top_k", "depth", "total"), [(1, 3, 5), (2, 2, 7), (3, 2, 10), (4, 4, 20), (3, 0, 3)])
 def test_the_ops_build_and_verify_the_same_tree(top_k: int, depth: int, total: int) -> None:
     vocabulary, accepted = 8, 0
     for seed in range(12):
@@ -84,9 +82,7 @@ def test_the_ops_build_and_verify_the_same_tree(top_k: int, depth: int, total: i
 def test_output_is_the_targets_own() -> None:
     draft, target = bigram(1, 8), bigram(2, 8)
     follows = [max(range(8), key=row.__getitem__) for row in target]
-    tokens, counts = generate(
-        lambda path: draft[path[-1]], lambda path: follows[path[-1]], 3, 30, 9, 3, 2, IDENTITY
-    )
+    tokens, counts = generate(lambda path: draft[path[-1]], lambda path: follows[path[-1]], 3, 30, 9, 3, 2, IDENTITY)
     plain = [3]
     for _ in tokens:
         plain.append(follows[plain[-1]])

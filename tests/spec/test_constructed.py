@@ -4,12 +4,12 @@ from collections.abc import Collection
 
 import pytest
 import torch
+
+from eagle3.config.shape import DraftShape
 from helpers.pairs import LAYERS, SMALL, cycle_pair, engine, facts, random_head, random_pair, random_target
 from helpers.scripted import follow, spoiled
 from helpers.trace import serve
 from oracles.dense import accepted_counts
-
-from eagle3.config.shape import DraftShape
 
 CHAINS = [DraftShape(depth=D, top_k=1, nodes=D + 1) for D in (1, 3, 7)]
 NEW = 30

@@ -1,19 +1,20 @@
 """The drafter's tree is the one of the official code, grown from a dense restatement of the head."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from helpers.pairs import SMALL, engine, facts, random_head, random_target
-from helpers.trace import watch
-from oracles.dense import accepted_counts, drafts, head_pass, offsets, target_pass
-from oracles.official_tree import OfficialTree, candidates, grow
 
 from eagle3.config.shape import DraftShape
 from eagle3.models.decoder import Decoder
 from eagle3.models.eagle import EagleHead
 from eagle3.spec.tree import Tree
+from helpers.pairs import SMALL, engine, facts, random_head, random_target
+from helpers.trace import watch
+from oracles.dense import accepted_counts, drafts, head_pass, offsets, target_pass
+from oracles.official_tree import OfficialTree, candidates, grow
 
 SHAPES = [DraftShape(1, 2, 3), DraftShape(3, 2, 4), DraftShape(3, 2, 7), DraftShape(2, 4, 12), DraftShape(3, 3, 13)]
 VOCAB, NEW = 8, 6
@@ -46,7 +47,7 @@ def assert_same(tree: Tree, want: OfficialTree, scores: dict[tuple[int, ...], fl
             chain.append(at)
             at = sibling[at]
         assert chain == [c for c in range(nodes) if parents[c] == node]
-    if min((abs(a - b) for a, b in zip(got, got[1:], strict=False)), default=1.0) > 1e-6:  # no tie inside
+    if min((abs(a - b) for a, b in pairwise(got)), default=1.0) > 1e-6:  # no tie inside
         assert tree.tokens[0].tolist() == want.tokens
         assert mask == want.mask
         assert tree.depth[0].tolist() == want.depth

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from helpers.pairs import SMALL, engine, near_pair
-from helpers.trace import serve
 
 from eagle3.config.schema import SpecConfig
 from eagle3.config.shape import DraftShape
@@ -11,6 +9,8 @@ from eagle3.spec.accept import reject
 from eagle3.spec.batch import Draws, Sampling
 from eagle3.spec.slots import SlotState
 from eagle3.spec.tree import chain
+from helpers.pairs import SMALL, engine, near_pair
+from helpers.trace import serve
 
 CPU = torch.device("cpu")
 RATIO = SpecConfig(use_rejection_sampling=True)

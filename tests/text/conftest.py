@@ -66,9 +66,7 @@ def make(tmp_path: Path) -> Make:
         backend = KINDS[kind]()
         if bos:
             backend.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)])
-        fast = PreTrainedTokenizerFast(
-            tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
-        )
+        fast = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
         fast.chat_template = template
         fast.save_pretrained(tmp_path)
         return Tokenizer(tmp_path)

@@ -12,9 +12,7 @@ Config = dict[str, object] | None
 
 
 @pytest.mark.parametrize("kind", ["bytes", "fallback"])
-@pytest.mark.parametrize(
-    "text", ["the cat", "  two spaces", "你好 👩‍👩‍👧 \U0001f680", "def f():\n\treturn 1 , 2", ""]
-)
+@pytest.mark.parametrize("text", ["the cat", "  two spaces", "你好 👩‍👩‍👧 \U0001f680", "def f():\n\treturn 1 , 2", ""])
 def test_there_and_back(make: Make, kind: str, text: str) -> None:
     tokenizer = make(kind)
     ids = tokenizer.encode(text)
@@ -56,9 +54,7 @@ def test_a_broken_tokenizer_is_never_passed_over(tmp_path: Path, text: str) -> N
         pytest.param(None, None, (1,), id="tokenizer-alone"),
     ],
 )
-def test_end_tokens(
-    make: Make, tmp_path: Path, generation: Config, config: Config, ids: tuple[int, ...]
-) -> None:
+def test_end_tokens(make: Make, tmp_path: Path, generation: Config, config: Config, ids: tuple[int, ...]) -> None:
     tokenizer = make()
     for name, content in (("generation_config.json", generation), ("config.json", config)):
         if content is not None:
