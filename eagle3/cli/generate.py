@@ -81,7 +81,8 @@ def generate(
         prompt_file = [*(prompt_file or []), "-"]
     if load.show(flags, overrides):
         return 0
-    prompts = given_prompts(prompt, prompt_file, prompt_ids)
+    stray = [o for o in overrides if " " in o and "=" not in o]
+    prompts = given_prompts(prompt, prompt_file, prompt_ids, stray)
     options = Options(prompts, chat, json_, trace_steps, show_accepted, verify)
     return load.run(partial(task, options), flags, overrides)
 

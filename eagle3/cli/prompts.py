@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 
 def given_prompts(
-    texts: Sequence[str] | None, files: Sequence[str] | None, ids: Sequence[str] | None
+    texts: Sequence[str] | None,
+    files: Sequence[str] | None,
+    ids: Sequence[str] | None,
+    stray: Sequence[str] = (),
 ) -> tuple[Prompt, ...]:
-    """All prompts of a command line, or one error with all that is wrong with them."""
+    """All prompts of a command line, or one error with all that is wrong with them; `stray` are words in no flag."""
     prompts = [Prompt(text=text) for text in texts or ()]
     problems: list[Problem] = []
     for source in files or ():
@@ -32,7 +35,9 @@ def given_prompts(
             problems.append(Problem("--prompt-ids", "wants token ids such as 1,2,3", given, "command line"))
     if not prompts and not problems:
         message = "none is given: use --prompt TEXT, --prompt-file FILE (- is stdin) or --prompt-ids 1,2,3"
-        problems.append(Problem("prompt", message, None, "command line"))
+        if stray:
+            message = f"none is given; did you mean --prompt {stray[0]!r}?"
+        problems.append(Problem("prompt", message, list(stray) or None, "command line"))
     if problems:
         raise ConfigError(problems)
     return tuple(prompts)

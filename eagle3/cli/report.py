@@ -15,7 +15,10 @@ def console(stderr: bool = True) -> "Console":
     """A console that neither wraps nor reads markup in what it prints."""
     from rich.console import Console
 
-    return Console(stderr=stderr, soft_wrap=True, markup=False, highlight=False)
+    made = Console(stderr=stderr, soft_wrap=True, markup=False, highlight=False)
+    if not made.is_terminal:
+        made.width = 240  # nothing of a table is cut where nobody sees its edge
+    return made
 
 
 def seen(problem: Problem) -> str:

@@ -9,9 +9,9 @@ from eagle3.cli.options import Json
 
 def support(json_: Json = False) -> None:
     """Print the support table: what is built, and which keys are refused until it is."""
-    from rich.console import Console
     from rich.table import Table
 
+    from eagle3.cli.report import console
     from eagle3.config.support import FEATURES
 
     if json_:
@@ -22,4 +22,4 @@ def support(json_: Json = False) -> None:
     for feature in FEATURES:
         mark = "yes" if feature.built else "not yet"
         table.add_row(feature.name, mark, "\n".join(feature.asks), feature.note)
-    Console().print(table)
+    console(stderr=False).print(table)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from eagle3.config.facts import Facts
-from eagle3.config.schema import DecodingType, EngineConfig, SpecConfig
+from eagle3.config.schema import DecodingType, EngineConfig, LoadFormat, SpecConfig
 from eagle3.config.shape import default_capture
 from eagle3.errors import Problem
 
@@ -32,8 +32,8 @@ def depth(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
 
 
 def head(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
-    """Drafting needs a head."""
-    if _drafts(cfg) and cfg.draft.checkpoint is None:
+    """Drafting needs a head, though random weights need no files."""
+    if _drafts(cfg) and cfg.draft.checkpoint is None and cfg.draft.load_format is not LoadFormat.dummy:
         message = "EAGLE-3 needs a head: draft=eagle3 draft.checkpoint=…"
         yield Problem("draft.checkpoint", message, None)
 

@@ -130,6 +130,8 @@ def _sweep(hydra: Hydra, task: Task, config_name: str, overrides: list[str]) -> 
 
 def _print(results: Sequence[dict[str, Any]]) -> None:
     """The jobs of a sweep on stderr, failed ones with their errors."""
+    if not results:
+        return
     table = Table("job", "overrides", "status", "value", Column("folder", overflow="fold"))
     for number, result in enumerate(results):
         style = "red" if result["status"] == "failed" else None
@@ -143,6 +145,8 @@ def _print(results: Sequence[dict[str, Any]]) -> None:
         )
         table.add_row(*cells, style=style)
     console = Console(stderr=True)
+    if not console.is_terminal:
+        console.width = 240
     console.print(table)
     for number, result in enumerate(results):
         if result["error"]:

@@ -12,6 +12,13 @@ def bytes_of(dtype: DType, device: str) -> int:
     return (4 if device == "cpu" else 2) if dtype is DType.auto else BYTES[dtype]
 
 
+def type_of(dtype: DType, device: str) -> str:
+    """The type that `bytes_of` reckons with, in words."""
+    if dtype is not DType.auto:
+        return dtype.value
+    return "float32" if device == "cpu" else "16 bits as on a GPU; runtime.device=cpu takes 32"
+
+
 def head_dim(facts: Architecture) -> int:
     """Width of an attention head."""
     return facts.head_dim or facts.hidden_size // facts.num_attention_heads
@@ -68,14 +75,14 @@ def memory_sum(cfg: EngineConfig, shape: DraftShape) -> list[tuple[str, int]]:
         return []
     size = bytes_of(cfg.target.dtype, run.device)
     batch, nodes = run.max_batch_size, shape.nodes
-    rows = [("target weights", target_size(target) * size)]
+    rows = [(f"target weights, {type_of(cfg.target.dtype, run.device)}", target_size(target) * size)]
     if shape.depth:
         captured = len(cfg.spec.layers_to_capture or default_capture(target.num_hidden_layers))
         kept = shape.capture_rows(run.max_num_tokens, batch, run.max_seq_len or target.max_position_embeddings)
         rows.append(("capture buffer", kept * captured * target.hidden_size * size))
         if facts.draft is not None:
             weights = head_size(facts.draft, captured) * bytes_of(cfg.draft.dtype, run.device)
-            rows.insert(1, ("head weights", weights))
+            rows.insert(1, (f"head weights, {type_of(cfg.draft.dtype, run.device)}", weights))
     rows.append(("logits workspace", batch * nodes * target.vocab_size * 4))
     per_token = kv_bytes_per_token(cfg)
     if cfg.kv.max_tokens is not None and per_token is not None:

@@ -159,6 +159,7 @@ class Reader:
     def field(
         self, hint: object, holder: DictConfig, node: DictConfig, name: str, key: str, into: dict[str, Any]
     ) -> None:
+        """Put one field, of type `hint`, into `into`, or note why not."""
         try:
             value = node[name]
             inner = section_of(hint)

@@ -41,6 +41,6 @@ def test_a_cpu_holds_float32_and_unknown_facts_give_no_sum() -> None:
     small = compose(["runtime.device=cpu"])
     unknown = compose(["conf=base", "target.checkpoint=T"])
 
-    assert dict(memory_sum(small.config, small.shape))["target weights"] == 4 * 134_515_008
+    assert dict(memory_sum(small.config, small.shape))["target weights, float32"] == 4 * 134_515_008
     assert memory_sum(unknown.config, unknown.shape) == []
     assert kv_bytes_per_token(unknown.config) is None
