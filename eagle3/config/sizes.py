@@ -15,7 +15,7 @@ def bytes_of(dtype: DType, device: str) -> int:
 def type_of(dtype: DType, device: str) -> str:
     """The type that `bytes_of` reckons with, in words."""
     if dtype is not DType.auto:
-        return dtype.value
+        return str(dtype.value)
     return "float32" if device == "cpu" else "16 bits as on a GPU; runtime.device=cpu takes 32"
 
 
