@@ -69,7 +69,10 @@ def test_json_is_all_there_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> N
     assert good["ok"] is True
     assert good["configs"][0]["shape"] == {"D": 6, "K": 10, "N": 60, "R": 60}
     assert good["configs"][0]["memory_bytes"]["logits workspace"] == 8 * 60 * 128256 * 4
-    assert good["configs"][0]["not_runnable"][0].startswith("drafting")
+    assert good["configs"][0]["not_runnable"] == []
+    assert main(["check", "--json", "conf=llama70b"]) == 0
+    late = json.loads(capsys.readouterr().out)
+    assert late["configs"][0]["not_runnable"][0].startswith("tensor parallelism")
 
 
 def test_github_annotations_name_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

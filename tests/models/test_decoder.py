@@ -7,8 +7,10 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3.config.schema import Architecture
+from eagle3.config.support import TARGETS
 from eagle3.errors import UnsupportedError, WeightError
 from eagle3.models.decoder import Decoder, ModelFacts
+from eagle3.models.families import FAMILIES
 from eagle3.parallel import TP
 
 TOLERANCE = {"rtol": 0.0, "atol": 1e-10}
@@ -187,3 +189,7 @@ def test_more_than_one_rank_is_refused() -> None:
     facts = ModelFacts.from_architecture(inline())
     with pytest.raises(UnsupportedError, match="tensor parallel"):
         Decoder(facts, max_positions=8, max_seq_len=8, dtype=torch.float32, device=CPU, tp=TP(0, 2))
+
+
+def test_the_support_table_knows_the_families() -> None:
+    assert set(TARGETS) == set(FAMILIES)
