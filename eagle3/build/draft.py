@@ -8,7 +8,7 @@ from eagle3.build.target import Progress, torch_dtype
 from eagle3.config.schema import DraftConfig, Embedding, LoadFormat, SpecConfig
 from eagle3.config.shape import DraftShape
 from eagle3.engine.scheduler import Limits
-from eagle3.errors import UnsupportedError
+from eagle3.errors import ConfigError, Problem, UnsupportedError
 from eagle3.models.checkpoint import resolve
 from eagle3.models.decoder import Decoder
 from eagle3.models.eagle import EagleHead, Lender
@@ -53,6 +53,9 @@ def build_head(
         dtype=head_dtype(draft, device),
         progress=progress,
     )
+    if shape.top_k > head.draft_vocab:
+        message = f"must be at most {head.draft_vocab}, the head's vocabulary"
+        raise ConfigError([Problem("spec.dynamic_tree_max_topK", message, shape.top_k, str(folder))])
     return head.requires_grad_(False), report
 
 

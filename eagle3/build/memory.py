@@ -15,6 +15,13 @@ def free_bytes(device: torch.device) -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
+def all_bytes(device: torch.device) -> int:
+    """Bytes of memory that the device has."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def pool_pages(kv: KVConfig, bytes_per_token: int, want_entries: int, least_entries: int, device: torch.device) -> int:
     """Pages for pools that take so many bytes a token together, page 0 not counted.
 
@@ -23,6 +30,11 @@ def pool_pages(kv: KVConfig, bytes_per_token: int, want_entries: int, least_entr
     """
     page = kv.tokens_per_block
     if kv.max_tokens is not None:
+        if kv.max_tokens * bytes_per_token > all_bytes(device):
+            raise CapacityError(
+                f"kv.max_tokens={kv.max_tokens} entries of {bytes_per_token} bytes are more than the memory there is: "
+                "lower it, or leave it out"
+            )
         return max(1, kv.max_tokens // page)
     fit = int(free_bytes(device) * kv.free_gpu_memory_fraction) // (bytes_per_token * page)
     if fit * page < least_entries:

@@ -9,6 +9,7 @@ import typer
 
 from eagle3.cli.options import Json, takes_overrides
 from eagle3.config.flags import HydraFlags
+from eagle3.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from eagle3.bench.workload import Workload
@@ -54,6 +55,9 @@ def benchmark(
     if load.show(flags, overrides):
         return 0
     prompts = given_prompts((), prompt_file, ()) if prompt_file else ()
+    if own := [i for i, p in enumerate(prompts) if p.sampling]:
+        message = "sampling of their own is not measured; leave it out, or set sampling.… for all"
+        raise ConfigError([Problem("--prompt-file", message, [f"prompt {i}" for i in own[:5]], "command line")])
     return load.run(partial(task, Options(prompts, json_)), flags, overrides)
 
 
@@ -64,7 +68,6 @@ def task(options: Options, composed: "Composed") -> float:
     from eagle3.build.engine import build_arms
     from eagle3.cli.report import console, loading, print_problems
     from eagle3.config.rules_engine import bench_fits
-    from eagle3.errors import ConfigError
 
     print_problems(composed.warnings, "yellow")
     bench = composed.config.bench

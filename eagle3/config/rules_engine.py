@@ -8,6 +8,8 @@ from eagle3.config.facts import Facts
 from eagle3.config.schema import EngineConfig
 from eagle3.errors import Problem
 
+COLDEST = 1e-5  # below it logits over the temperature leave float32
+
 
 def pages(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
     """Pages hold a power of two of entries; a pool holds a page and leaves some memory."""
@@ -46,10 +48,11 @@ def sampling(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
     s = cfg.sampling
     if s.max_new_tokens < 1:
         yield Problem("sampling.max_new_tokens", "must be at least 1", s.max_new_tokens)
-    if not (math.isfinite(s.temperature) and s.temperature >= 0):
-        yield Problem("sampling.temperature", "must be a finite number from 0 (greedy) on", s.temperature)
-    if s.top_k is not None and s.top_k < 1:
-        yield Problem("sampling.top_k", "must be at least 1, or null for all tokens", s.top_k)
+    if not (s.temperature == 0 or (math.isfinite(s.temperature) and s.temperature >= COLDEST)):
+        message = f"must be 0 (greedy) or a finite number from {COLDEST} on"
+        yield Problem("sampling.temperature", message, s.temperature)
+    if s.top_k is not None and not 1 <= s.top_k < 2**31:
+        yield Problem("sampling.top_k", "must be in [1, 2^31), or null for all tokens", s.top_k)
     if not 0 < s.top_p <= 1:
         yield Problem("sampling.top_p", "must be above 0 and at most 1 (all tokens)", s.top_p)
     if not 0 <= s.min_p < 1:

@@ -118,6 +118,13 @@ def synthetic(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
         yield Problem("spec.synthetic_acceptance", message, mean)
 
 
+def synthetic_tree(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
+    """A tree's path of first children may end before the length that is asked for."""
+    if _drafts(cfg) and cfg.spec.synthetic_acceptance is not None and facts.shape and facts.shape.top_k > 1:
+        message = "follows first children, whose path may be shorter in a tree: look at the mean that is reported"
+        yield Problem("spec.synthetic_acceptance", message, cfg.spec.synthetic_acceptance)
+
+
 def width_without_tree(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
     """Without the tree a width is dropped."""
     spec = cfg.spec
@@ -152,4 +159,4 @@ ERRORS = (
     rows,
     synthetic,
 )
-WARNINGS = (width_without_tree, rejection_with_tree, capture_repeats)
+WARNINGS = (synthetic_tree, width_without_tree, rejection_with_tree, capture_repeats)

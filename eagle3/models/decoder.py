@@ -79,6 +79,13 @@ class ModelFacts:
         Raises WeightError for a config.json that cannot be read, UnsupportedError for a model we do not have.
         """
         config = source if isinstance(source, PretrainedConfig) else _read_config(source)
+        try:
+            return cls._from_config(config)
+        except (TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as fault:
+            raise WeightError(f"config.json of {source} makes no sense: {type(fault).__name__} {fault}") from fault
+
+    @classmethod
+    def _from_config(cls, config: PretrainedConfig) -> "ModelFacts":
         architecture = (config.architectures or ["(none named)"])[0]
         flags = family(architecture)
         if getattr(config, "quantization_config", None) is not None:

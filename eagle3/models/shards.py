@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,11 @@ _SINGLE = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-_UNREADABLE = (SafetensorError, pickle.UnpicklingError, RuntimeError, ValueError, KeyError, EOFError, OSError)
+# what damaged files of either kind are seen to raise
+_UNREADABLE = (
+    SafetensorError, pickle.UnpicklingError, struct.error, RuntimeError, ValueError, KeyError, IndexError, EOFError,
+    OSError, AssertionError, TypeError, AttributeError,
+)  # fmt: skip
 _TORCH_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 

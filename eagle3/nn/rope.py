@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from eagle3.errors import UnsupportedError
+from eagle3.errors import UnsupportedError, WeightError
 
 Rotation = tuple[Tensor, Tensor]  # cos, sin [T, dim / 2] of a forward's positions
 
@@ -26,6 +26,8 @@ class RopeFacts:
         """From rope_theta and rope_scaling, or from rope_parameters, which hold both."""
         given = {key: value for key, value in (scaling or {}).items() if value is not None}
         theta = float(given.pop("rope_theta", theta))
+        if not theta > 0:
+            raise WeightError(f"rope_theta must be above 0, got {theta}")
         kind = given.pop("type", "default")  # the older name of rope_type
         kind = given.pop("rope_type", kind)
         if kind != "default":

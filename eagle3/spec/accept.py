@@ -55,6 +55,8 @@ def reject(
     count = kept.sum(1)
     at = count[:, None, None].expand(-1, 1, p.shape[2])
     rest = (p - q).clamp(min=0).gather(1, at)[:, 0]  # [G, V]; q is 0 after the last draft
+    # rounding may leave nothing where p and q are alike
+    rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, p.gather(1, at)[:, 0])
     race = noise(state.sampling.seed, state.length + count + 1, Stream.RESIDUAL, p.shape[2])
     bonus = argmax(rest.log() - race.log().neg().log())
     node = torch.arange(1, nodes, device=p.device)

@@ -37,4 +37,7 @@ class Drawer(Drafter):
         kept = filter_logits(self.head.logits(out), temperature, top_k, top_p, min_p)
         race = noise(seed, rows.length + step, Stream.DRAFT, kept.shape[1])
         token = argmax(kept - race.log().neg().log())
-        return self.head.to_target(token), kept.softmax(-1).float()
+        q = kept.softmax(-1).float()
+        only = torch.arange(q.shape[1], device=q.device) == token[:, None]
+        broken = q.isnan().any(-1, keepdim=True)  # a row without a finite logit: its token was certain
+        return self.head.to_target(token), torch.where(broken, only.float(), q)

@@ -35,7 +35,9 @@ def read_prompts(source: str | Path) -> list[Prompt]:
     if not lines:
         raise ConfigError([Problem(name, "has no prompts", "", "the prompt file")])
     as_json = (
-        all(line.lstrip().startswith("{") for _, line in lines) if name == "stdin" else Path(source).suffix == ".jsonl"
+        all(line.lstrip().startswith("{") for _, line in lines)
+        if name == "stdin"
+        else Path(source).suffix.lower() == ".jsonl"
     )
     if not as_json:
         return [Prompt(text=line) for _, line in lines]
@@ -131,10 +133,9 @@ CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {
 def _read(source: str | Path, name: str) -> str:
     try:
         data = sys.stdin.buffer.read() if name == "stdin" else Path(source).expanduser().read_bytes()
-    except OSError as fault:
-        raise ConfigError(
-            [Problem(name, f"cannot be read: {fault.strerror or fault}", origin="--prompt-file")]
-        ) from fault
+    except (OSError, RuntimeError, ValueError) as fault:  # no such user in ~user, a NUL in the name
+        reason = getattr(fault, "strerror", None) or fault
+        raise ConfigError([Problem(name, f"cannot be read: {reason}", origin="--prompt-file")]) from fault
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as fault:

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from eagle3.errors import WeightError
+from eagle3.errors import ConfigError, Problem, WeightError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 NO_TOKENIZER = "give prompts as token ids with --prompt-ids"
@@ -24,7 +24,7 @@ class Tokenizer:
         self.folder = folder
         try:
             self.hf: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        except (OSError, ValueError, ImportError, KeyError) as fault:
+        except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError) as fault:
             reason = str(fault).strip().splitlines() or [type(fault).__name__]
             raise WeightError(f"{folder}: its tokenizer cannot be read: {reason[0]}; {NO_TOKENIZER}") from fault
 
@@ -35,6 +35,10 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The ids of `text`, with the BOS that the tokenizer adds by itself unless told not to."""
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as fault:
+            raise ConfigError([Problem("prompt", f"is not proper text: {fault.reason}", repr(text[:60]))]) from fault
         ids = self.hf.encode(text, add_special_tokens=add_special_tokens)
         return [int(token) for token in ids]
 

@@ -16,6 +16,9 @@ m, s, e = rules_model, rules_spec, rules_engine
 FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
     # rule, engine, changes, key, message
     (e.graph_sizes, "smollm2", {"runtime__cuda_graph_batch_sizes": [1, 9]}, "runtime.cuda_graph_batch_sizes", "8"),
+    (e.sampling, "smollm2", {"sampling__temperature": 1e-9}, "sampling.temperature", "0 (greedy)"),
+    (e.sampling, "smollm2", {"sampling__top_k": 2**31}, "sampling.top_k", "2^31"),
+    (s.synthetic_tree, "llama8b", {"spec__synthetic_acceptance": 3.0}, "spec.synthetic_acceptance", "first children"),
     (e.graph_sizes, "smollm2", {"runtime__cuda_graph_batch_sizes": []}, "runtime.cuda_graph_batch_sizes", "8"),
     (e.bench, "smollm2", {"bench__batch_sizes": [0]}, "bench.batch_sizes", "from 1 on"),
     (e.bench, "smollm2", {"bench__repeats": 0}, "bench.repeats", "at least 1"),
@@ -209,6 +212,7 @@ FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
 
 PASSING: list[tuple[Rule, str, dict[str, Any]]] = [
     (e.graph_sizes, "smollm2", {"runtime__cuda_graph_batch_sizes": [1, 8]}),
+    (s.synthetic_tree, "llama8b", {**CHAIN, "spec__synthetic_acceptance": 3.0}),
     (e.bench, "smollm2", {"bench__batch_sizes": [1, 4], "bench__output_len": 1}),
     (m.checkpoint_name, "smollm2", {"target__checkpoint": "./folder"}),
     (m.checkpoint_pins, "llama8b", {"target__revision": "main", "draft__revision": "v1"}),

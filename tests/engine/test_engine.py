@@ -123,8 +123,7 @@ def test_leaving_a_stream_aborts_the_rest() -> None:
     served = engine(TARGET)
     for _ in served.stream(PROMPTS):
         break
-    while not served.idle:
-        served.step()
+    assert served.idle
     assert all(pool.free == pool.total for pool in served.scheduler.pools)
 
 
@@ -143,3 +142,62 @@ def test_metrics_are_numbers_or_null() -> None:
     assert many.metrics.tpot_ms is not None
     assert many.metrics.ttft_ms is not None
     assert many.metrics.e2el_ms == pytest.approx(many.metrics.ttft_ms + 4 * many.metrics.tpot_ms)
+
+
+def test_an_engine_is_idle_once_all_is_aborted() -> None:
+    served = engine(TARGET)
+    served.add([1, 2, 3])
+    served.step()
+    assert [r.finish_reason for r in served.abort_all()] == ["abort"]
+    assert served.idle
+    assert answers(served, max_new_tokens=4) == answers(engine(TARGET), max_new_tokens=4)
+
+
+def test_a_bad_prompt_among_good_ones_leaves_the_engine_as_it_was() -> None:
+    served = engine(TARGET)
+    with pytest.raises(ConfigError):
+        served.generate([[1, 2], []])
+    assert served.idle
+    assert answers(served, max_new_tokens=4) == answers(engine(TARGET), max_new_tokens=4)
+
+
+def test_leaving_a_stream_lets_the_requests_of_others_be() -> None:
+    served = engine(TARGET)
+    mine = served.stream([[1]])
+    next(mine)
+    served.add([1, 2, 3], request_id="other", max_new_tokens=3)
+    mine.close()
+    events = []
+    while not served.idle:
+        events += served.step()
+    (result,) = [e.result for e in events if e.result]
+    assert (result.request_id, len(result.token_ids)) == ("other", 3)
+
+
+def test_after_a_step_that_failed_what_is_left_must_be_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = engine(TARGET)
+    want = answers(served, max_new_tokens=4)
+
+    def broken(plan: object) -> None:
+        raise RuntimeError("out of memory")
+
+    served.add([1, 2, 3])
+    with monkeypatch.context() as patch:
+        patch.setattr(served.runner, "run", broken)
+        with pytest.raises(RuntimeError):
+            served.step()
+    with pytest.raises(Eagle3Error, match="abort"):
+        served.step()
+    served.abort_all()
+    assert answers(served, max_new_tokens=4) == want
+
+
+def test_ids_given_and_made_do_not_meet() -> None:
+    served = engine(TARGET)
+    assert [served.add([1], request_id="1"), served.add([2]), served.add([3])] == ["1", "2", "3"]
+
+
+def test_the_largest_seed_is_a_seed_for_many_prompts() -> None:
+    served = engine(TARGET)
+    served.config.sampling.seed = 2**63 - 1
+    assert [r.seed for r in served.generate([[1], [2]])] == [2**63 - 1, 0]

@@ -91,3 +91,13 @@ def test_kept_distributions_are_those_the_drafts_were_drawn_from() -> None:
     assert (state.probs[0] > 0).sum(-1).tolist() == [4] * 3
     assert (state.probs[0].gather(1, state.tree.tokens[0, 1:, None]) > 0).all()
     built.abort_all()
+
+
+def test_a_head_that_says_nothing_costs_nothing() -> None:
+    target, head = near_pair(2)
+    head.fc.weight.fill_(float("nan"))
+    spec = SpecConfig(use_rejection_sampling=True)
+    built = engine(target, (head, SMALL), DraftShape(3, 1, 4), spec=spec, batch=16)
+    samplings = [{"temperature": 1.0, "seed": i, "max_new_tokens": 8} for i in range(16)]
+    said = {t for trace in serve(built, [[1, 2, 3]] * 16, samplings) for t in trace.tokens}
+    assert len(said) > 3, "the target's own draws, not one token over and over"
