@@ -99,6 +99,10 @@ def sample_triton(
         return argmax_triton(logits)
     (rows, size), device = logits.shape, logits.device
     assert logits.stride(1) == 1
+    # the kernels step through a row's parameters one by one; an expanded scalar has nothing to step through
+    temperature, top_k, top_p, min_p, seed, index = (
+        t.contiguous() for t in (temperature, top_k, top_p, min_p, seed, index)
+    )
     splits, levels = triton.cdiv(size, CHUNK), _LEVELS[logits.dtype]
     keys = torch.empty(rows, splits, dtype=torch.int64, device=device)
     peaks = torch.empty(rows, splits, device=device)

@@ -202,6 +202,13 @@ def test_triton_rows_do_not_depend_on_their_batch() -> None:
     assert torch.equal(sample_triton(logits[5:], **alone), sample_triton(logits, **setting)[5:])
 
 
+def test_triton_takes_one_rows_parameters_for_many() -> None:
+    logits, one = torch.randn(5, 90, device=DEVICE).half(), {name: value[3:4] for name, value in mixed(6).items()}
+    spread = {name: value.expand(5) for name, value in one.items()}  # stride 0
+    each = torch.cat([sample_triton(row[None], **one) for row in logits])
+    assert torch.equal(sample_triton(logits, **spread), each)
+
+
 SETTINGS = [(1, 1.0, 0.0), (0, 0.97, 0.0), (0, 0.0, 0.0), (0, 1.0, 0.9), (20, 0.6, 0.0), (5, 0.9, 0.9)]
 
 
