@@ -30,8 +30,6 @@ def warmup(flags: HydraFlags, overrides: list[str], json_: Json = False) -> int:
     """
     from eagle3.config import load
 
-    if load.show(flags, overrides):
-        return 0
     return load.run(partial(task, json_), flags, overrides)
 
 

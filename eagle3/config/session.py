@@ -75,7 +75,7 @@ def loader_of(holder: Hydra | GlobalHydra) -> ConfigLoaderImpl:
 
 
 @contextmanager
-def session(config_dir: Path | None = None, job_name: str = "eagle3") -> Iterator[Hydra]:
+def session(config_dir: Path | None = None) -> Iterator[Hydra]:
     """A Hydra that finds all configs. May be opened inside a running job, whose Hydra then comes back."""
     if config_dir is not None and not config_dir.is_dir():
         message = "a folder that exists is needed"
@@ -86,7 +86,7 @@ def session(config_dir: Path | None = None, job_name: str = "eagle3") -> Iterato
     GlobalHydra.instance().clear()
     OwnFiles.folder = config_dir.resolve() if config_dir else None
     try:
-        with initialize_config_dir(str(shipped("conf")), job_name=job_name, version_base="1.3"):
+        with initialize_config_dir(str(shipped("conf")), job_name="eagle3", version_base="1.3"):
             hydra = GlobalHydra.instance().hydra
             assert hydra is not None
             yield hydra

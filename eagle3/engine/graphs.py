@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from eagle3.engine.prepare import Preparer, draws, slot
+from eagle3.engine.request import Request
 from eagle3.engine.runner import Runner, on
-from eagle3.engine.scheduler import Plan
 from eagle3.spec.batch import Accepted, Draws, Generations
 from eagle3.spec.worker import Worker
 
@@ -51,9 +51,8 @@ class GraphRunner(Runner):
         self._graphs: dict[tuple[int, Draws], Captured] = {}
         self._memory = torch.cuda.graph_pool_handle() if capture else None
 
-    def generations(self, plan: Plan) -> Accepted:
-        """Replay the graph of the plan's bucket, captured now if it is not yet."""
-        requests = plan.generations
+    def generations(self, requests: Sequence[Request]) -> Accepted:
+        """Replay the graph of the requests' bucket, captured now if it is not yet."""
         kind, count = draws(requests), len(requests)
         bucket = next(b for b in self.buckets if b >= count)
         rows = torch.zeros(bucket, self._stage.shape[1], dtype=torch.int32, pin_memory=True)

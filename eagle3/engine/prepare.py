@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eagle3.engine.request import Request, SamplingParams
-from eagle3.engine.scheduler import Chunk, Plan
+from eagle3.engine.scheduler import Chunk
 from eagle3.kv.meta import PromptMeta
 from eagle3.spec.batch import Contexts, Draws, Generations, Sampling
 
@@ -22,11 +22,8 @@ class Preparer:
         self.beyond = beyond
         self.device = device
 
-    def contexts(self, plan: Plan) -> Contexts | None:
-        """The prompt chunks of a plan, if it has any."""
-        chunks = plan.chunks
-        if not chunks:
-            return None
+    def contexts(self, chunks: Sequence[Chunk]) -> Contexts:
+        """A pass over prompt chunks, at least one."""
         requests = [c.request for c in chunks]
         lens = [c.end - c.start for c in chunks]
         first = [0]
@@ -46,20 +43,17 @@ class Preparer:
             ending=any(c.last for c in chunks),
         )
 
-    def generations(self, plan: Plan) -> Generations | None:
-        """The generations of a plan, if it has any."""
-        requests = plan.generations
-        if not requests:
-            return None
+    def generations(self, requests: Sequence[Request]) -> Generations:
+        """A pass over requests that generate, at least one."""
         return Generations(
             slots=self._i64([slot(r) for r in requests]),
             tables=tuple(self._table([r.pages[pool] for r in requests]) for pool in range(len(requests[0].pages))),
             draws=draws(requests),
         )
 
-    def restore(self, plan: Plan) -> Tensor | None:
-        """The slots that a plan brings to rest."""
-        return self._i64(list(plan.restore)) if plan.restore else None
+    def ids(self, slots: Sequence[int]) -> Tensor:
+        """Slots [B] i64."""
+        return self._i64(slots)
 
     def _meta(self, chunks: Sequence[Chunk], first: list[int], longest: int, pool: int) -> PromptMeta:
         pages = [c.request.pages[pool] for c in chunks]

@@ -9,7 +9,7 @@ from torch import Tensor
 from eagle3.engine.prepare import Preparer
 from eagle3.engine.request import Request
 from eagle3.engine.runner import Runner
-from eagle3.engine.scheduler import Chunk, Plan, Scheduler
+from eagle3.engine.scheduler import Chunk, Scheduler
 from eagle3.ops.select import topk
 from eagle3.spec.accept import draw
 from eagle3.spec.batch import Sampling
@@ -71,16 +71,15 @@ def _rows(request: Request, worker: Worker, preparer: Preparer, most: int) -> It
     """Places in the sequence, the logits [R, V] that predict the R tokens from there on, and the target's own [R]."""
     for start in range(0, request.prefill, most):
         end = min(start + most, request.prefill)
-        batch = preparer.contexts(Plan((), (Chunk(request, start, end, last=False, emits=False),), ()))
-        assert batch is not None
+        batch = preparer.contexts([Chunk(request, start, end, last=False, emits=False)])
         hidden = worker.target(batch.ids, batch.positions, worker.pool, batch.metas[0])
         for first in range(max(start, request.prompt_len - 1), end, _ROWS):
             last = min(first + _ROWS, end)
             logits = worker.target.logits(hidden[first - start : last - start])
             index = batch.positions[first - start : last - start] + 1
-            yield first + 1, logits, draw(logits, _each(batch.sampling, last - first), index, batch.draws)
+            yield first + 1, logits, draw(logits, _spread(batch.sampling, last - first), index, batch.draws)
 
 
-def _each(sampling: Sampling, rows: int) -> Sampling:
+def _spread(sampling: Sampling, rows: int) -> Sampling:
     """One row's parameters for so many."""
-    return Sampling(*(t.expand(rows) for t in sampling.tensors()))
+    return sampling.map(lambda t: t.expand(rows))

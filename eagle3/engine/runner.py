@@ -1,5 +1,6 @@
 """Runs a planned step on the device, and brings back what it emitted when it is asked for."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from eagle3.engine.prepare import Preparer
+from eagle3.engine.request import Request
 from eagle3.engine.scheduler import Plan
 from eagle3.spec.batch import Accepted
 from eagle3.spec.worker import Worker
@@ -48,22 +50,22 @@ class Runner:
             return self._run(plan)
 
     def _run(self, plan: Plan) -> Output:
-        if (restore := self.preparer.restore(plan)) is not None:
-            self.worker.slots.restore(restore)
-        contexts = self.preparer.contexts(plan)
-        prompts = self._read(self.worker.contexts(contexts)) if contexts else None
-        rows = self._read(self.generations(plan)) if plan.generations else None
+        prompts = rows = None
+        if plan.restore:
+            self.worker.slots.restore(self.preparer.ids(plan.restore))
+        if plan.chunks:
+            prompts = self._read(self.worker.contexts(self.preparer.contexts(plan.chunks)))
+        if plan.generations:
+            rows = self._read(self.generations(plan.generations))
         arrived = None
         if self.preparer.device.type == "cuda":
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record()
         return Output(prompts, rows, arrived)
 
-    def generations(self, plan: Plan) -> Accepted:
-        """The generations' pass of a plan that has some."""
-        batch = self.preparer.generations(plan)
-        assert batch is not None
-        return self.worker.generations(batch)
+    def generations(self, requests: Sequence[Request]) -> Accepted:
+        """The pass of requests that generate, at least one."""
+        return self.worker.generations(self.preparer.generations(requests))
 
     def _read(self, accepted: Accepted) -> tuple[Tensor, Tensor]:
         """Start the way back; from a GPU into pinned memory, which later steps do not touch."""

@@ -98,4 +98,4 @@ def _index(state: SlotState) -> Tensor:
 
 def _each(sampling: Sampling, nodes: int) -> Sampling:
     """One row a node."""
-    return Sampling(*(t.repeat_interleave(nodes) for t in sampling.tensors()))
+    return sampling.map(lambda t: t.repeat_interleave(nodes))

@@ -1,5 +1,6 @@
 """What the host hands to a step: prompt chunks, or generations, as tensors. All else is on the device, by slot."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -20,6 +21,10 @@ class Sampling:
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """The fields in order."""
         return self.temperature, self.top_k, self.top_p, self.min_p, self.seed
+
+    def map(self, rows: Callable[[Tensor], Tensor]) -> "Sampling":
+        """The same change of rows made to every field."""
+        return Sampling(*map(rows, self.tensors()))
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class TreeSlots:
             Tree(*(t[ids] for t in self.tree.tensors())),
             self.has_tree[ids],
             self.length[ids],
-            Sampling(*(t[ids] for t in self.sampling.tensors())),
+            self.sampling.map(lambda t: t[ids]),
             None if self.probs is None else self.probs[ids],
         )
 
