@@ -9,6 +9,7 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from eagle3.errors import UnsupportedError, WeightError
+from eagle3.ops.gather import gather
 
 Rotation = tuple[Tensor, Tensor]  # cos, sin [T, dim / 2] of a forward's positions
 
@@ -94,4 +95,4 @@ class Rope(nn.Module):
 
     def forward(self, positions: Tensor) -> Rotation:
         """positions [T] i64 -> their cos and sin, once a forward and shared by its layers."""
-        return self.cos.index_select(0, positions), self.sin.index_select(0, positions)
+        return gather(self.cos, positions), gather(self.sin, positions)

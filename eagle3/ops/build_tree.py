@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import pad
 
+from eagle3.ops.dispatch import follow, overlapped
 from eagle3.ops.select import ordered, topk
 
 Layout = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -100,6 +101,7 @@ def build_tree_triton(
         NODES=triton.next_power_of_2(nodes),
         WORDS=words,
         num_warps=2 if block <= 512 else 4,
+        **overlapped(root),
     )
     return out, depth, mask, child, sibling
 
@@ -141,7 +143,9 @@ def _build_tree_kernel(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,
     NODES: tl.constexpr,
     WORDS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    follow(OVERLAP)
     request = tl.program_id(0).to(tl.int64)
     row, own = request * nodes, scratch + request * (history + 2 * nodes)
     node_of, candidate_of, parent_of = own, own + history, own + history + nodes

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from eagle3.ops.dispatch import follow, overlapped
+
 
 def relocate_kv_torch(kv: Tensor, table: Tensor, base: Tensor, nodes: Tensor) -> None:
     """kv [L, pages, page, E], in place; table [B, M] page ids; base [B]; nodes [B, D], -1 past the end.
@@ -32,7 +34,17 @@ def relocate_kv_triton(kv: Tensor, table: Tensor, base: Tensor, nodes: Tensor) -
     block = min(1024, triton.next_power_of_2(width))
     grid = (requests, triton.cdiv(width, block), layers)
     _relocate_kv_kernel[grid](
-        kv, table, base, nodes, pages * page * width, width, table.shape[1], depth, PAGE=page, BLOCK=block
+        kv,
+        table,
+        base,
+        nodes,
+        pages * page * width,
+        width,
+        table.shape[1],
+        depth,
+        PAGE=page,
+        BLOCK=block,
+        **overlapped(kv),
     )
 
 
@@ -48,7 +60,9 @@ def _relocate_kv_kernel(  # type: ignore[no-untyped-def]
     depth,
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    follow(OVERLAP)
     request = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     layer = kv + tl.program_id(2).to(tl.int64) * layer_size + column

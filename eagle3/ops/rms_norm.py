@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eagle3.ops.dispatch import by_kernel
+from eagle3.ops.dispatch import by_kernel, follow, overlapped
 
 
 def rms_norm_torch(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -47,6 +47,7 @@ def rms_norm_triton(x: Tensor, weight: Tensor, eps: float, residual: Tensor | No
         ADD=residual is not None,
         BLOCK=block,
         num_warps=min(16, max(1, block // 512)),
+        **overlapped(x),
     )
     return out, total
 
@@ -64,11 +65,13 @@ def _rms_norm_kernel(  # type: ignore[no-untyped-def]
     eps,
     ADD: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
     scale = tl.load(weight + column, mask=inside, other=0.0)
+    follow(OVERLAP)
     value = tl.load(x + row * x_stride + column, mask=inside, other=0.0)
     if ADD:
         more = tl.load(residual + row * residual_stride + column, mask=inside, other=0.0)

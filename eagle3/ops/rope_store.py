@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eagle3.ops.dispatch import by_kernel
+from eagle3.ops.dispatch import by_kernel, follow, overlapped
 from eagle3.ops.rope import rope
 from eagle3.ops.store_kv import store_kv
 
@@ -48,6 +48,7 @@ def rope_store_triton(heads: Tensor, cos: Tensor, sin: Tensor, kv: Tensor, write
         BLOCK=block,
         HALF=triton.next_power_of_2(dim // 2),
         num_warps=2,
+        **overlapped(heads),
     )
     return q
 
@@ -65,7 +66,9 @@ def _rope_store_kernel(  # type: ignore[no-untyped-def]
     half,
     BLOCK: tl.constexpr,
     HALF: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    follow(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[:, None]
     column = tl.arange(0, HALF)[None, :]

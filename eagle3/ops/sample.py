@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eagle3.ops.dispatch import by_kernel
+from eagle3.ops.dispatch import by_kernel, follow, overlapped
 from eagle3.ops.philox import Stream, noise, uniforms
 from eagle3.ops.select import CHUNK, argmax_torch, argmax_triton, best_index, key_of, ordered, unordered
 
@@ -113,10 +113,32 @@ def sample_triton(
     for by_mass in (False, True) if filtered else ():
         for level in range(levels):
             _digit_kernel[(rows, splits)](
-                *row, peaks, bins, state, logits.stride(0), size, level, BY_MASS=by_mass, **sizes
+                *row,
+                peaks,
+                bins,
+                state,
+                logits.stride(0),
+                size,
+                level,
+                BY_MASS=by_mass,
+                **sizes,
+                **overlapped(logits),
             )
     _race_kernel[(rows, splits)](
-        *row, min_p, seed, index, peaks, bins, state, keys, logits.stride(0), size, stream, FILTERED=filtered, **sizes
+        *row,
+        min_p,
+        seed,
+        index,
+        peaks,
+        bins,
+        state,
+        keys,
+        logits.stride(0),
+        size,
+        stream,
+        FILTERED=filtered,
+        **sizes,
+        **overlapped(logits),
     )
     return best_index(keys)
 
@@ -175,8 +197,10 @@ def _digit_kernel(  # type: ignore[no-untyped-def]
     LEVELS: tl.constexpr,
     SPLITS: tl.constexpr,
     CHUNK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """One more digit: counts, or masses, of the chunk's values that agree with all digits before, by this one."""
+    follow(OVERLAP)
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     splits, other = tl.num_programs(1), tl.num_programs(0) * LEVELS
     warmth = tl.load(temperature + row)
@@ -242,8 +266,10 @@ def _race_kernel(  # type: ignore[no-untyped-def]
     LEVELS: tl.constexpr,
     SPLITS: tl.constexpr,
     CHUNK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """The best key of a chunk: of the logits where greedy, else of what stays of them, in the Gumbel race."""
+    follow(OVERLAP)
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     splits = tl.num_programs(1)
     group = split * (CHUNK // 4) + tl.arange(0, CHUNK // 4)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eagle3.ops.dispatch import by_kernel
+from eagle3.ops.dispatch import by_kernel, follow, overlapped
 
 _LOW = 0xFFFFFFFF
 CHUNK = 4096  # values of a row that one program reads; fixed, so that a row's sums do not depend on its batch
@@ -46,7 +46,9 @@ def argmax_triton(values: Tensor) -> Tensor:
     assert rows.stride(1) == 1
     splits = triton.cdiv(rows.shape[1], CHUNK)
     keys = torch.empty(rows.shape[0], splits, dtype=torch.int64, device=values.device)
-    _chunk_best_kernel[(rows.shape[0], splits)](rows, keys, rows.stride(0), rows.shape[1], CHUNK=CHUNK, BLOCK=1024)
+    _chunk_best_kernel[(rows.shape[0], splits)](
+        rows, keys, rows.stride(0), rows.shape[1], CHUNK=CHUNK, BLOCK=1024, **overlapped(keys)
+    )
     return best_index(keys).view(values.shape[:-1])
 
 
@@ -54,7 +56,7 @@ def best_index(keys: Tensor) -> Tensor:
     """i64 [R], the index in the largest of each row's keys [R, n]."""
     out = torch.empty(keys.shape[0], dtype=torch.int64, device=keys.device)
     block = triton.next_power_of_2(keys.shape[1])
-    _best_index_kernel[(keys.shape[0],)](keys, out, keys.shape[1], BLOCK=block, num_warps=1)
+    _best_index_kernel[(keys.shape[0],)](keys, out, keys.shape[1], BLOCK=block, num_warps=1, **overlapped(keys))
     return out
 
 
@@ -94,8 +96,15 @@ def value_of(key):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _chunk_best_kernel(  # type: ignore[no-untyped-def]
-    values, keys, stride, size, CHUNK: tl.constexpr, BLOCK: tl.constexpr
+    values,
+    keys,
+    stride,
+    size,
+    CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    follow(OVERLAP)
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     index = split * CHUNK + tl.arange(0, BLOCK)
     best, at = tl.full([BLOCK], float("-inf"), tl.float32), index
@@ -108,7 +117,8 @@ def _chunk_best_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _best_index_kernel(keys, out, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _best_index_kernel(keys, out, size, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):  # type: ignore[no-untyped-def]
+    follow(OVERLAP)
     row, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     found = tl.load(keys + row * size + column, mask=column < size, other=-0x8000000000000000)
     tl.store(out + row, index_of(tl.max(found, 0)))

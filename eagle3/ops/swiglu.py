@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eagle3.ops.dispatch import by_kernel
+from eagle3.ops.dispatch import by_kernel, follow, overlapped
 
 
 def swiglu_torch(gate_up: Tensor) -> Tensor:
@@ -23,12 +23,13 @@ def swiglu_triton(gate_up: Tensor) -> Tensor:
     assert gate_up.is_contiguous()
     out = torch.empty(rows, width, dtype=gate_up.dtype, device=gate_up.device)
     block = min(1024, triton.next_power_of_2(width))
-    _swiglu_kernel[(rows, triton.cdiv(width, block))](gate_up, out, width, BLOCK=block)
+    _swiglu_kernel[(rows, triton.cdiv(width, block))](gate_up, out, width, BLOCK=block, **overlapped(gate_up))
     return out
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _swiglu_kernel(gate_up, out, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _swiglu_kernel(gate_up, out, width, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):  # type: ignore[no-untyped-def]
+    follow(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eagle3.ops.dispatch import by_kernel
-from eagle3.ops.select import index_of, key_of, topk, value_of
+from eagle3.ops.dispatch import by_kernel, follow, overlapped
+from eagle3.ops.select import index_of, key_of, ordered, topk, value_of
 
 _CHUNK = 2048  # logits of a row that one program reads; fixed, so that a row's sum does not depend on its batch
 
@@ -36,7 +36,20 @@ def draft_topk_triton(logits: Tensor, k: int, d2t: Tensor | None = None) -> tupl
     splits = triton.cdiv(size, _CHUNK)
     keys = torch.empty(rows, splits, k, dtype=torch.int64, device=device)
     peaks, sums = torch.empty(2, rows, splits, device=device)
-    _candidates_kernel[(rows, splits)](logits, keys, peaks, sums, logits.stride(0), size, k, CHUNK=_CHUNK)
+    half = logits.dtype == torch.bfloat16
+    _candidates_kernel[(rows, splits)](
+        logits,
+        keys,
+        peaks,
+        sums,
+        logits.stride(0),
+        size,
+        k,
+        CHUNK=_CHUNK,
+        HALF=half,
+        num_warps=2 if half else 4,
+        **overlapped(logits),
+    )
     scores = torch.empty(rows, k, device=device)
     ids = torch.empty(rows, k, dtype=torch.int64, device=device)
     _merge_kernel[(rows,)](
@@ -51,14 +64,25 @@ def draft_topk_triton(logits: Tensor, k: int, d2t: Tensor | None = None) -> tupl
         MAPPED=d2t is not None,
         SPLITS=triton.next_power_of_2(splits),
         BLOCK=triton.next_power_of_2(splits * k),
+        **overlapped(logits),
     )
     return scores, ids
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _candidates_kernel(  # type: ignore[no-untyped-def]
-    logits, keys, peaks, sums, stride, size, k, CHUNK: tl.constexpr
+    logits,
+    keys,
+    peaks,
+    sums,
+    stride,
+    size,
+    k,
+    CHUNK: tl.constexpr,
+    HALF: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    follow(OVERLAP)
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     index = split * CHUNK + tl.arange(0, CHUNK)
     value = tl.load(logits + row * stride + index, mask=index < size, other=float("-inf")).to(tl.float32)
@@ -67,11 +91,20 @@ def _candidates_kernel(  # type: ignore[no-untyped-def]
     at = row * tl.num_programs(1) + split
     tl.store(peaks + at, peak)
     tl.store(sums + at, tl.sum(tl.exp(value - shift), 0))  # NaN if there is a NaN or +inf
-    key = key_of(value, index)
-    for j in range(k):
-        best = tl.max(key, 0)
-        tl.store(keys + at * k + j, best)
-        key = tl.where(key == best, -0x8000000000000000, key)
+    if HALF:  # a bfloat16 is the upper half of its float32: the lower one holds the place, and 32 bits are enough
+        key = (ordered(value) & -65536) | (CHUNK - 1 - tl.arange(0, CHUNK))
+        for j in range(k):
+            best = tl.max(key, 0)
+            top = (best & -65536) | tl.where(best < 0, 65535, 0)
+            place = split * CHUNK + (CHUNK - 1 - (best & 65535))
+            tl.store(keys + at * k + j, (top.to(tl.int64) << 32) + (0xFFFFFFFF - place.to(tl.int64)))
+            key = tl.where(key == best, -0x80000000, key)
+    else:
+        key = key_of(value, index)
+        for j in range(k):
+            best = tl.max(key, 0)
+            tl.store(keys + at * k + j, best)
+            key = tl.where(key == best, -0x8000000000000000, key)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -87,7 +120,9 @@ def _merge_kernel(  # type: ignore[no-untyped-def]
     MAPPED: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    follow(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     split, column = tl.arange(0, SPLITS), tl.arange(0, BLOCK)
     part = tl.load(peaks + row * splits + split, mask=split < splits, other=float("-inf"))

@@ -8,6 +8,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import pad
 
+from eagle3.ops.dispatch import follow, overlapped
+
 
 def verify_tree_torch(
     tokens: Tensor, first_child: Tensor, next_sibling: Tensor, predicted: Tensor, has_tree: Tensor, depth: int
@@ -55,14 +57,25 @@ def verify_tree_triton(
     emitted = torch.empty(requests, depth + 1, dtype=torch.int64, device=tokens.device)
     counts = torch.empty(requests, dtype=torch.int64, device=tokens.device)
     path = torch.empty(requests, depth, dtype=torch.int64, device=tokens.device)
-    _verify_tree_kernel[(requests,)](*links, emitted, counts, path, nodes, depth, num_warps=1)
+    _verify_tree_kernel[(requests,)](*links, emitted, counts, path, nodes, depth, num_warps=1, **overlapped(counts))
     return emitted, counts, path
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _verify_tree_kernel(  # type: ignore[no-untyped-def]
-    tokens, first_child, next_sibling, predicted, has_tree, emitted, counts, path, nodes, depth
+    tokens,
+    first_child,
+    next_sibling,
+    predicted,
+    has_tree,
+    emitted,
+    counts,
+    path,
+    nodes,
+    depth,
+    OVERLAP: tl.constexpr,
 ):
+    follow(OVERLAP)
     request = tl.program_id(0).to(tl.int64)
     row = request * nodes
     wanted = tl.load(predicted + row)

@@ -46,7 +46,7 @@ def test_target_ids_are_offsets_from_the_draft_s() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("size", "k"), [(5, 5), (40, 32), (300, 1), (2049, 6)])
 def test_triton_equals_torch(dtype: torch.dtype, size: int, k: int) -> None:
     mapped = k != 5
