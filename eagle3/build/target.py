@@ -65,12 +65,15 @@ def load_target(
     shape: DraftShape,
     device: torch.device,
     progress: Progress | None,
+    *,
+    steady: bool,
 ) -> Decoder:
-    """The target with its weights, for inference."""
+    """The target with its weights, for inference; `steady`: runtime.batch_invariant."""
     model = Decoder(
         facts,
         max_positions=shape.entries(limits.max_seq_len),
         max_seq_len=limits.max_seq_len,
+        steady=steady,
         dtype=torch_dtype(target.dtype, folder, device),
         device=device,
     ).requires_grad_(False)

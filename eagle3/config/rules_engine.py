@@ -87,11 +87,28 @@ def long_answers(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
 
 
 def graph_sizes(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
-    """Graphs are captured for batches that can run, the largest included."""
+    """Graphs are captured for batches that can run, the largest included, and for prompt passes that can."""
     sizes, most = cfg.runtime.cuda_graph_batch_sizes, cfg.runtime.max_batch_size
     if sizes is not None and most >= 1 and (not sizes or min(sizes) < 1 or max(sizes) != most):
         message = f"must be sizes from 1 to runtime.max_batch_size ({most}), {most} among them"
         yield Problem("runtime.cuda_graph_batch_sizes", message, sizes)
+    rows, largest = cfg.runtime.cuda_graph_prompt_rows, cfg.runtime.max_num_tokens
+    if rows and largest >= 1 and (min(rows) < 1 or max(rows) > largest):
+        message = f"must be sizes from 1 to runtime.max_num_tokens ({largest}), or none"
+        yield Problem("runtime.cuda_graph_prompt_rows", message, rows)
+
+
+def batch_invariant(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
+    """Sums in an order of their own: rows of a target have it, but a tree's tail and a head's probabilities do not."""
+    if not cfg.runtime.batch_invariant or facts.shape is None:
+        return
+    wrong = None
+    if facts.shape.top_k > 1:
+        wrong = f"spec.dynamic_tree_max_topK={facts.shape.top_k}: chains only, spec=chain or spec=none"
+    elif cfg.spec.use_rejection_sampling:
+        wrong = "spec.use_rejection_sampling: such answers depend on the head's bits, which are not fixed"
+    if wrong:
+        yield Problem("runtime.batch_invariant", f"cannot go with {wrong}", True)
 
 
 def bench(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
@@ -115,5 +132,5 @@ def bench_fits(cfg: EngineConfig, longest_prompt: int) -> Iterator[Problem]:
         yield Problem("bench.output_len", message, b.output_len)
 
 
-ERRORS = (graph_sizes, bench, pages, limits, device, sampling, stop_ids)
+ERRORS = (graph_sizes, batch_invariant, bench, pages, limits, device, sampling, stop_ids)
 WARNINGS = (long_sequences, long_answers)

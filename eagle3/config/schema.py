@@ -152,8 +152,11 @@ class RuntimeConfig:
     max_seq_len: int | None = None  # prompt and answer; None: what the target was made for
     max_num_tokens: int = 2048  # rows in a step
     prompt_chunk: int | None = None  # most prompt tokens of one request in a pass; None: max_num_tokens
-    cuda_graph: bool = True  # on a GPU, generations replay graphs
+    cuda_graph: bool = True  # on a GPU, passes replay graphs
     cuda_graph_batch_sizes: list[int] | None = None  # requests a graph; None: powers of two, and max_batch_size
+    # rows a graph of prompts, larger passes run eagerly; None: from 16 up to the largest pass; []: none
+    cuda_graph_prompt_rows: list[int] | None = None
+    batch_invariant: bool = False  # a request's bits do not depend on what runs beside it; slower, no trees
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
 

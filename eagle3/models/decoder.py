@@ -145,7 +145,7 @@ def _read_config(folder: Path) -> PretrainedConfig:
 class Layer(nn.Module):
     """Attention, then MLP, each after a norm of the residual stream."""
 
-    def __init__(self, facts: ModelFacts, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, facts: ModelFacts, steady: bool, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
         hidden = facts.hidden
         self.attn_norm = RMSNorm(hidden, facts.eps, dtype=dtype, device=device)
@@ -157,11 +157,12 @@ class Layer(nn.Module):
             facts.head_dim,
             qkv_bias=facts.attention_bias or facts.family.qkv_bias,
             o_bias=facts.attention_bias,
+            steady=steady,
             dtype=dtype,
             device=device,
         )
         self.mlp_norm = RMSNorm(hidden, facts.eps, dtype=dtype, device=device)
-        self.mlp = MLP(hidden, facts.intermediate, bias=facts.mlp_bias, dtype=dtype, device=device)
+        self.mlp = MLP(hidden, facts.intermediate, bias=facts.mlp_bias, steady=steady, dtype=dtype, device=device)
 
     def forward(self, hidden: Tensor, residual: Tensor | None, rotation: Rotation, core: Core) -> tuple[Tensor, Tensor]:
         """hidden [T, H] and what it is still to be added to -> the same two of this layer's output."""
@@ -179,19 +180,26 @@ class Decoder(nn.Module):
         *,
         max_positions: int,
         max_seq_len: int,
+        steady: bool = False,
         dtype: torch.dtype,
         device: torch.device,
         tp: TP | None = None,
     ) -> None:
-        """max_positions sizes the rope tables, max_seq_len fixes length-dependent frequencies."""
+        """max_positions sizes the rope tables, max_seq_len fixes length-dependent frequencies.
+
+        `steady`: a row's bits do not depend on the other rows of a forward, nor on how a prompt is cut into chunks.
+        """
         super().__init__()
         if tp is not None and tp.size > 1:
             raise UnsupportedError("tensor parallel decoders are not supported")
         self.facts = facts
-        self.embed = Embedding(facts.vocab, facts.hidden, dtype=dtype, device=device)
-        self.layers = nn.ModuleList(Layer(facts, dtype, device) for _ in range(facts.layers))
+        self.steady = steady
+        self.embed = Embedding(facts.vocab, facts.hidden, steady=steady, dtype=dtype, device=device)
+        self.layers = nn.ModuleList(Layer(facts, steady, dtype, device) for _ in range(facts.layers))
         self.norm = RMSNorm(facts.hidden, facts.eps, dtype=dtype, device=device)
-        self.lm_head = None if facts.tied else Linear(facts.hidden, facts.vocab, dtype=dtype, device=device)
+        self.lm_head = None
+        if not facts.tied:
+            self.lm_head = Linear(facts.hidden, facts.vocab, steady=steady, dtype=dtype, device=device)
         self.rope = Rope(
             facts.head_dim,
             facts.rope,
@@ -219,7 +227,7 @@ class Decoder(nn.Module):
         hidden: Tensor = self.embed(ids)
         residual: Tensor | None = None
         for i, layer in enumerate(self.layers):
-            core = PagedCore(kv.layer(i), meta, scale, self.facts.window)
+            core = PagedCore(kv.layer(i), meta, scale, self.facts.window, self.steady)
             hidden, residual = layer(hidden, residual, rotation, core)
             if on_layer is not None:
                 on_layer(i, hidden, residual)

@@ -17,23 +17,26 @@ from eagle3.ops.tree_attention import tree_attention
 
 @dataclass(frozen=True)
 class PagedCore:
-    """Stores this forward's keys and values in one layer of the pool, then attends over it as `meta` says."""
+    """Stores this forward's keys and values in one layer of the pool, then attends over it as `meta` says.
+
+    `steady`: a row's bits depend on what it sees alone, the same in a prompt and in a chain.
+    """
 
     kv: Tensor  # [pages, page, E]
     meta: AttnMeta
     scale: float
     window: int | None = None
+    steady: bool = False
 
     def attend(self, heads: Tensor, rotation: Rotation, n_kv: int) -> Tensor:
         """heads [T, n_h + 2 n_kv, hd], queries, keys, values, not yet turned -> [T, n_h, hd]."""
         meta, kv = self.meta, self.kv
         q = rope_store(heads, *rotation, kv, meta.write_at, n_kv)
+        rule = self.scale, self.window, n_kv
         if isinstance(meta, PromptMeta):
-            return prompt_attention(
-                q, kv, meta.cu_q, meta.kv_lens, meta.table, meta.max_q, self.scale, self.window, n_kv
-            )
+            return prompt_attention(q, kv, meta.cu_q, meta.kv_lens, meta.table, meta.max_q, *rule, steady=self.steady)
         return tree_attention(
-            q, kv, meta.kv_lens, meta.table, meta.tail, meta.depth, meta.mask, self.scale, self.window, n_kv
+            q, kv, meta.kv_lens, meta.table, meta.tail, meta.depth, meta.mask, *rule, steady=self.steady
         )
 
 
@@ -54,14 +57,15 @@ class Attention(nn.Module):
         *,
         qkv_bias: bool = False,
         o_bias: bool = False,
+        steady: bool = False,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         q, kv = heads * head_dim, kv_heads * head_dim
-        self.qkv = Linear(in_features, q, kv, kv, bias=qkv_bias, dtype=dtype, device=device)
-        self.o = Linear(q, hidden, bias=o_bias, dtype=dtype, device=device)
+        self.qkv = Linear(in_features, q, kv, kv, bias=qkv_bias, steady=steady, dtype=dtype, device=device)
+        self.o = Linear(q, hidden, bias=o_bias, steady=steady, dtype=dtype, device=device)
 
     def forward(self, x: Tensor, rotation: Rotation, core: Core) -> Tensor:
         """x [T, in] whose positions `rotation` was made of -> [T, H]."""

@@ -8,13 +8,17 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
+from eagle3.ops.dispatch import copies_blocks, follow, overlapped
 from eagle3.ops.paged import attend, read_kv
 from eagle3.ops.paged_blocks import LOG2_E, Tile, absorb, choose_tile, dot_scores, load_block
+from eagle3.ops.steady import PART, attend_steady, close_part, join_parts
 
-SHORT = 1024  # entries up to which one part is as fast as several and their sum
-LEAST_SPLIT = 256  # entries a part, at least
+LEAST_SPLIT = 256  # entries a part, at least; of a tile of few rows, which is soon done, one block
+LONG = 8192  # entries from which large tiles pay
 MOST_SPLITS = 64
+TAIL = tl.constexpr(4)  # blocks that the tail takes as long as, more than it has
 
 
 def tree_attention_torch(
@@ -28,13 +32,15 @@ def tree_attention_torch(
     scale: float,
     window: int | None,
     n_kv: int,
+    *,
+    steady: bool = False,
 ) -> Tensor:
     """q [G · Q, n_h, hd] over kv [pages, page, E] by kv_lens [G], table [G, M] -> as q.
 
     Entries before the last `tail` are seen by every row; column c of the tail by row i iff bit c of mask
     [G, Q, W] i32 is set or, without a mask, iff c <= tail - Q + i. Column c is at position kv_len - tail +
     depth[c], depth [G, tail]; row i is column tail - Q + i. A `window` hides all that is that many positions
-    behind, or more.
+    behind, or more. `steady`: without a mask a row's bits depend on what it sees alone.
     """
     (G, M), page = table.shape, kv.shape[1]
     Q = q.shape[0] // G
@@ -54,7 +60,8 @@ def tree_attention_torch(
         k_pos = torch.where(column < 0, entry, in_tail)  # [G, S]
         q_pos = base + depth[:, tail - Q :]  # [G, Q]
         visible = visible & (q_pos[:, :, None] - k_pos[:, None] < window)
-    return attend(q.view(G, Q, *q.shape[1:]), k, v, visible, kv_lens == 0, scale).flatten(0, 1)
+    rows = q.view(G, Q, *q.shape[1:])
+    return (attend_steady if steady else attend)(rows, k, v, visible, kv_lens == 0, scale).flatten(0, 1)
 
 
 def choose_splits(programs: int, width: int, processors: int, tile: Tile) -> int:
@@ -62,10 +69,12 @@ def choose_splits(programs: int, width: int, processors: int, tile: Tile) -> int
 
     A function of shapes alone, so that a CUDA graph may hold it. One part needs no second launch.
     """
-    if width <= SHORT:
+    if programs >= processors and width < LONG:
         return 1
-    room = processors * (1 if tile.rows > 64 else 2)
-    most = min(MOST_SPLITS, width // LEAST_SPLIT)
+    room = processors * max(1, 8 // tile.warps)
+    most = min(MOST_SPLITS, max(1, width // (LEAST_SPLIT if tile.rows > 16 else tile.entries)))
+    if most * programs <= room:
+        return most
     busy = [s * programs / (room * -(-s * programs // room)) for s in range(1, most + 1)]  # share of the waves
     return next(s for s, share in enumerate(busy, 1) if share >= 0.9 * max(busy))
 
@@ -90,15 +99,23 @@ def tree_attention_triton(
     splits: int | None = None,
     split_by_position: int | None = None,
     tile: Tile | None = None,
+    by_page: bool | None = None,
 ) -> Tensor:
     """As `tree_attention_torch`, for a positive scale; sums are float32.
 
     The entries are split into `splits` equal parts (by default as many as fill the GPU), or cut at each multiple
-    of `split_by_position` entries: then a row's bits depend on what it sees alone, not on Q, G or the tail.
+    of `split_by_position` entries: then a row's bits depend on what it sees alone, not on Q, G or the tail, and are
+    those that `prompt_attention_triton` gives it. `by_page`: blocks that lie in one page are fetched by the GPU's
+    copy engine (by default where there is one).
     """
     (G, M), (_, page, width), (rows, n_h, hd) = table.shape, kv.shape, q.shape
     Q, group = rows // G, n_h // n_kv
-    tile = tile or choose_tile(Q * group, hd, q.dtype, split_by_position is not None)
+    steady = split_by_position is not None
+    if by_page is None:
+        by_page = q.is_cuda and copies_blocks(q.device) and q.dtype.itemsize == 2
+    tile = tile or choose_tile(
+        Q * group, hd, q.dtype, steady, long=M * page >= LONG, full=G * n_kv >= _processors(q.device)
+    )
     tiles = triton.cdiv(Q * group, tile.rows)
     if split_by_position is not None:
         splits = triton.cdiv(M * page, split_by_position)
@@ -112,24 +129,44 @@ def tree_attention_triton(
     assert all(x.is_contiguous() for x in (kv, kv_lens, table, kv_lens if mask is None else mask))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     parts, logs = out, out  # not used by one part
-    if splits > 1:
+    split = splits > 1 or split_by_position is not None
+    if split:
         parts = torch.empty(rows, n_h, splits, hd, dtype=torch.float32, device=q.device)
         logs = torch.empty(rows, n_h, splits, dtype=torch.float32, device=q.device)
+    by_page = by_page and page % tile.entries == 0 and hd in (64, 128, 256) and q.dtype == kv.dtype
+    blocks = TensorDescriptor.from_tensor(kv.view(-1, width), [tile.entries, hd]) if by_page else kv
     _tree_attention_kernel[(tiles * splits, n_kv, G)](
-        q, kv, kv_lens, table, depth, kv_lens if mask is None else mask, out, parts, logs,
+        q, kv, blocks, kv_lens, table, depth, kv_lens if mask is None else mask, out, parts, logs,
         scale * LOG2_E, window or 0, q.stride(0), q.stride(1), width, depth.stride(0), tail, Q, M,
         0 if mask is None else mask.shape[2], splits, split_by_position or 0,
         N_KV=n_kv, GROUP=group, HEAD=hd, BLOCK_D=max(16, triton.next_power_of_2(hd)), PAGE=page,
-        BLOCK_M=tile.rows, BLOCK_N=tile.entries, SPLIT=splits > 1, HAS_MASK=mask is not None,
+        BLOCK_M=tile.rows, BLOCK_N=tile.entries, SPLIT=split, HAS_MASK=mask is not None,
         HAS_WINDOW=window is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=tile.warps, num_stages=tile.stages,
+        FEW=tile.rows <= 16 and splits > 1, BY_PAGE=by_page, num_warps=tile.warps, num_stages=tile.stages,
+        **overlapped(q),
     )  # fmt: skip
-    if splits > 1:
+    if split_by_position is not None:
+        join_parts(parts, logs, out)
+    elif split:
         block = triton.next_power_of_2(hd)
         _combine_kernel[(rows * n_h,)](
-            parts, logs, out, splits, HEAD=hd, BLOCK_D=block, BLOCK_S=triton.next_power_of_2(splits), num_warps=2
+            parts,
+            logs,
+            out,
+            splits,
+            HEAD=hd,
+            BLOCK_D=block,
+            BLOCK_S=triton.next_power_of_2(splits),
+            num_warps=2,
+            **overlapped(q),
         )
     return out
+
+
+@triton.jit
+def _word(words, at, row, W, tail):  # type: ignore[no-untyped-def]
+    """The words at `at` of each row's mask; 0 of rows and words that are none."""
+    return tl.load(words + at, mask=row < tl.where((at >= 0) & (at < W), tail, 0), other=0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -149,17 +186,24 @@ def _sees(  # type: ignore[no-untyped-def]
     HAS_WINDOW: tl.constexpr,
 ):
     """Which entries from `start` the rows see, [BLOCK_M, BLOCK_N]; `row` [BLOCK_M] counts columns of the tail."""
+    lane = tl.arange(0, BLOCK_N)[None, :]
     entry = start + tl.arange(0, BLOCK_N)
     column = entry - base  # negative in the prefix
     in_tail = (column >= 0) & (entry < kv_len)
     column = tl.maximum(column, 0)
     if HAS_MASK:
-        first = tl.maximum(start - base, 0) // 32
+        # the words that the block's columns begin in, shifted so that bit j % 32 of word j // 32 is the block's j-th
+        ahead = tl.maximum(start - base, -BLOCK_N) + 32 * BLOCK_N  # not negative, so that / and % round down
+        first, shift = ahead // 32 - BLOCK_N, (ahead % 32).to(tl.int64)
         bits = tl.zeros((row.shape[0], BLOCK_N), tl.int32)
-        for i in tl.static_range((BLOCK_N + 30) // 32 + 1):
-            word = tl.load(words + first + i, mask=row < tl.where(first + i < W, tail, 0), other=0)
-            bits = tl.where((column // 32 == first + i)[None, :], word[:, None], bits)
-        sees = ((bits >> (column % 32)[None, :]) & 1) != 0
+        low = _word(words, first, row, W, tail)
+        for i in tl.static_range((BLOCK_N + 31) // 32):
+            high = _word(words, first + i + 1, row, W, tail)
+            both = (high.to(tl.int64) << 32) | (low.to(tl.int64) & 0xFFFFFFFF)
+            own = (both >> shift).to(tl.int32)
+            bits = own[:, None] if i == 0 else tl.where(lane >= 32 * i, own[:, None], bits)
+            low = high
+        sees = ((bits >> (lane % 32)) & 1) != 0
     else:
         sees = column[None, :] <= row[:, None]
     sees = (sees & in_tail[None, :]) | (entry < base)[None, :]
@@ -171,12 +215,14 @@ def _sees(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["window", "depth_row", "tail", "Q", "M", "W", "splits", "part"])  # type: ignore[untyped-decorator]
 def _tree_attention_kernel(  # type: ignore[no-untyped-def]
-    q, kv, kv_lens, table, depth, mask, out, parts, logs,
+    q, kv, blocks, kv_lens, table, depth, mask, out, parts, logs,
     scale, window, q_row, q_head, width, depth_row, tail, Q, M, W, splits, part,
     N_KV: tl.constexpr, GROUP: tl.constexpr, HEAD: tl.constexpr, BLOCK_D: tl.constexpr, PAGE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, HAS_MASK: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, PRECISION: tl.constexpr, FEW: tl.constexpr, BY_PAGE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    follow(OVERLAP)
     tiles = tl.cdiv(Q * GROUP, BLOCK_M)
     tile, split = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     head, request = tl.program_id(1), tl.program_id(2)
@@ -199,12 +245,16 @@ def _tree_attention_kernel(  # type: ignore[no-untyped-def]
     if part > 0:
         low, high = tl.maximum(split * part, first), tl.minimum((split + 1) * part, kv_len)
     else:
-        each = tl.cdiv(tl.cdiv(kv_len - first, BLOCK_N), splits) * BLOCK_N
+        count = tl.cdiv(kv_len - first, BLOCK_N)
+        count += tl.where(count >= 16 * splits, TAIL, 0)  # the tail's blocks take longer than others
+        each = tl.cdiv(count, splits) * BLOCK_N
         low, high = first + split * each, tl.minimum(first + (split + 1) * each, kv_len)
     open_low = low  # from here to open_high all rows see all entries
     if HAS_WINDOW:
         open_low = tl.maximum(low, tl.cdiv(tl.maximum(kv_len - window, 0), BLOCK_N) * BLOCK_N)
     open_high = tl.maximum(tl.minimum(high, base) // BLOCK_N * BLOCK_N, open_low)
+    if FEW:  # few blocks and cheap masks: one loop has less latency than two
+        open_high = open_low
 
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
@@ -219,7 +269,13 @@ def _tree_attention_kernel(  # type: ignore[no-untyped-def]
             scores = tl.where(sees, dot_scores(queries, k, PRECISION), float("-inf"))
             acc, top, total = absorb(scores, v, acc, top, total, scale, PRECISION, True)
     for start in range(open_low, open_high, BLOCK_N):
-        k, v = load_block(kv, table, start, kv_len, key_at, width, queries, N_KV, HEAD, BLOCK_D, PAGE, BLOCK_N, False)
+        if BY_PAGE:
+            at = tl.load(table + start // PAGE) * PAGE + start % PAGE
+            k, v = blocks.load([at, key_at]), blocks.load([at, key_at + N_KV * HEAD])
+        else:
+            k, v = load_block(
+                kv, table, start, kv_len, key_at, width, queries, N_KV, HEAD, BLOCK_D, PAGE, BLOCK_N, False
+            )
         scores = dot_scores(queries, k, PRECISION)
         acc, top, total = absorb(scores, v, acc, top, total, scale, PRECISION, False)
     for start in range(open_high, high, BLOCK_N):
@@ -228,12 +284,11 @@ def _tree_attention_kernel(  # type: ignore[no-untyped-def]
         scores = tl.where(sees, dot_scores(queries, k, PRECISION), float("-inf"))
         acc, top, total = absorb(scores, v, acc, top, total, scale, PRECISION, True)
 
-    total = tl.where(total == 0, 1.0, total)  # a row that sees nothing stays zero, and -inf in logs
-    acc = acc / total[:, None]
+    acc, log = close_part(acc, top, total)
     out_at = q_at * (N_KV * GROUP) + q_head_at
     if SPLIT:
         out_at = out_at * splits + split
-        tl.store(logs + out_at, top + tl.log2(total), mask=lane < Q * GROUP)
+        tl.store(logs + out_at, log, mask=lane < Q * GROUP)
         written = (lane < tl.where(low < high, Q * GROUP, 0))[:, None] & (dim < HEAD)[None, :]
         tl.store(parts + out_at[:, None] * HEAD + dim[None, :], acc, mask=written)
     else:
@@ -242,9 +297,10 @@ def _tree_attention_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["splits"])  # type: ignore[untyped-decorator]
 def _combine_kernel(  # type: ignore[no-untyped-def]
-    parts, logs, out, splits, HEAD: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr
+    parts, logs, out, splits, HEAD: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
     """out [rows · n_h, HEAD] of parts [rows · n_h, splits, HEAD], each weighted by 2 ** logs; -inf: not written."""
+    follow(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     split, dim = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
     log = tl.load(logs + row * splits + split, mask=split < splits, other=float("-inf"))
@@ -255,9 +311,11 @@ def _combine_kernel(  # type: ignore[no-untyped-def]
     CHUNK: tl.constexpr = min(BLOCK_S, 16)
     for first in range(0, splits, CHUNK):
         at = first + tl.arange(0, CHUNK)
+        real = (at < splits)[:, None] & (dim < HEAD)[None, :]
+        # read whether written or not, so that it need not wait for the logs
+        part = tl.load(parts + (row * splits + at)[:, None] * HEAD + dim[None, :], mask=real, other=0.0)
         some = tl.load(logs + row * splits + at, mask=at < splits, other=float("-inf"))
-        written = (some != float("-inf"))[:, None] & (dim < HEAD)[None, :]
-        part = tl.load(parts + (row * splits + at)[:, None] * HEAD + dim[None, :], mask=written, other=0.0)
+        part = tl.where((some != float("-inf"))[:, None], part, 0.0)
         acc += tl.sum(part * tl.exp2(some - top)[:, None], 0)
     acc = acc / tl.where(total == 0, 1.0, total)
     tl.store(out + row * HEAD + dim, acc.to(out.dtype.element_ty), mask=dim < HEAD)
@@ -274,7 +332,11 @@ def tree_attention(
     scale: float,
     window: int | None,
     n_kv: int,
+    *,
+    steady: bool = False,
 ) -> Tensor:
     """As `tree_attention_torch`, by the kernels on a GPU; in float64 by torch everywhere."""
-    attend = tree_attention_triton if q.is_cuda and q.dtype != torch.float64 else tree_attention_torch
-    return attend(q, kv, kv_lens, table, tail, depth, mask, scale, window, n_kv)
+    given = (q, kv, kv_lens, table, tail, depth, mask, scale, window, n_kv)
+    if q.is_cuda and q.dtype != torch.float64:
+        return tree_attention_triton(*given, split_by_position=PART if steady else None)
+    return tree_attention_torch(*given, steady=steady)

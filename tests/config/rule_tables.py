@@ -19,7 +19,17 @@ FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
     (e.sampling, "smollm2", {"sampling__temperature": 1e-9}, "sampling.temperature", "0 (greedy)"),
     (e.sampling, "smollm2", {"sampling__top_k": 2**31}, "sampling.top_k", "2^31"),
     (s.synthetic_tree, "llama8b", {"spec__synthetic_acceptance": 3.0}, "spec.synthetic_acceptance", "first children"),
+    (e.batch_invariant, "llama8b", {"runtime__batch_invariant": True}, "runtime.batch_invariant", "10: chains only"),
+    (
+        e.batch_invariant,
+        "llama8b",
+        {**CHAIN, "runtime__batch_invariant": True, "spec__use_rejection_sampling": True},
+        "runtime.batch_invariant",
+        "spec.use_rejection_sampling",
+    ),
     (e.graph_sizes, "smollm2", {"runtime__cuda_graph_batch_sizes": []}, "runtime.cuda_graph_batch_sizes", "8"),
+    (e.graph_sizes, "smollm2", {"runtime__cuda_graph_prompt_rows": [0]}, "runtime.cuda_graph_prompt_rows", "from 1"),
+    (e.graph_sizes, "smollm2", {"runtime__cuda_graph_prompt_rows": [9999]}, "runtime.cuda_graph_prompt_rows", "(2048)"),
     (e.bench, "smollm2", {"bench__batch_sizes": [0]}, "bench.batch_sizes", "from 1 on"),
     (e.bench, "smollm2", {"bench__repeats": 0}, "bench.repeats", "at least 1"),
     (m.checkpoint_name, "smollm2", {"target__checkpoint": " "}, "target.checkpoint", "hub id or pypi"),
@@ -211,7 +221,10 @@ FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
 ]
 
 PASSING: list[tuple[Rule, str, dict[str, Any]]] = [
+    *((e.batch_invariant, name, {**CHAIN, "runtime__batch_invariant": True}) for name in ("smollm2", "llama8b")),
+    (e.batch_invariant, "llama8b", {"spec__use_rejection_sampling": True}),
     (e.graph_sizes, "smollm2", {"runtime__cuda_graph_batch_sizes": [1, 8]}),
+    *((e.graph_sizes, "smollm2", {"runtime__cuda_graph_prompt_rows": rows}) for rows in ([], [1, 2048])),
     (s.synthetic_tree, "llama8b", {**CHAIN, "spec__synthetic_acceptance": 3.0}),
     (e.bench, "smollm2", {"bench__batch_sizes": [1, 4], "bench__output_len": 1}),
     (m.checkpoint_name, "smollm2", {"target__checkpoint": "./folder"}),

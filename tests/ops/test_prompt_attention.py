@@ -53,7 +53,7 @@ def test_an_empty_request_gives_zeros_beside_a_real_one() -> None:
     torch.testing.assert_close(out[2], paged.attend(1, q[2], range(5)), rtol=0, atol=1e-12)
 
 
-def run_kernel(paged: Paged, q: Tensor, cu_q: Tensor, max_q: int, window: int | None, **how: bool) -> Tensor:
+def run_kernel(paged: Paged, q: Tensor, cu_q: Tensor, max_q: int, window: int | None, **how: int) -> Tensor:
     """The kernel's answer in float64 on the CPU, for a pool that is one layer of three and a q of wider rows."""
     kv = torch.full((3, *paged.kv.shape), torch.nan, dtype=paged.kv.dtype, device=DEVICE)
     kv[1] = paged.kv
@@ -123,8 +123,8 @@ def test_kernel_reads_no_page_past_the_end() -> None:
 def test_steady_a_row_has_the_same_bits_wherever_its_chunk_begins(dtype: torch.dtype) -> None:
     paged = Paged([90], 16, 8, dtype)
     q = queries(40, dtype)
-    whole = run_kernel(paged, q, torch.tensor([0, 40], dtype=torch.int32), 40, None, steady=True)
-    last = run_kernel(paged, q[27:], torch.tensor([0, 13], dtype=torch.int32), 13, None, steady=True)
+    whole = run_kernel(paged, q, torch.tensor([0, 40], dtype=torch.int32), 40, None, split_by_position=64)
+    last = run_kernel(paged, q[27:], torch.tensor([0, 13], dtype=torch.int32), 13, None, split_by_position=64)
     assert_same_bits(last, whole[27:], dtype)
 
 

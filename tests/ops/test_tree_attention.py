@@ -217,13 +217,25 @@ def test_kernel_reads_neither_bits_past_the_tail_nor_entries_past_the_end() -> N
     assert clean.isfinite().all()
 
 
+@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize("tile", [Tile(16, 32, 4, 2), Tile(32, 64, 4, 2)], ids=["few", "many"])
+def test_blocks_that_lie_in_a_page_may_be_copied_whole(window: int | None, tile: Tile) -> None:
+    dtype = torch.float16
+    paged = Paged([230, 70, 0], 64, 8, dtype, dim=64)
+    _, depth, mask = random_trees(3, 6)
+    q = queries(18, dtype, dim=64)
+    check_kernel(paged, q, 6, depth, mask, window, tile=tile, splits=2, by_page=True)
+    same = [run_kernel(paged, q, 6, depth, mask, window, tile=tile, by_page=by_page) for by_page in (False, True)]
+    assert torch.equal(*same)
+
+
 def test_splits_follow_from_shapes() -> None:
-    wide = Tile(128, 64, 8, 3)
-    assert choose_splits(16, 1024, 132, wide) == 1  # short: no second launch
+    wide, narrow = Tile(128, 64, 8, 3), Tile(16, 64, 4, 2)
+    assert choose_splits(16, 1024, 132, wide) == 4  # no part shorter than 256
     assert choose_splits(16, 32768, 132, wide) == 8  # 128 of 132
-    assert choose_splits(128, 32768, 132, wide) == 1
+    assert choose_splits(256, 4096, 132, wide) == 1  # the GPU is full: no second launch
     assert choose_splits(144, 32768, 132, wide) > 1  # two waves, the second nearly empty
-    assert choose_splits(1, 2048, 132, wide) == 8  # no part shorter than 256
+    assert choose_splits(8, 1024, 132, narrow) == 16  # one block each
 
 
 @pytest.mark.parametrize("dtype", [*KERNEL_TYPES, torch.float64])
