@@ -48,5 +48,9 @@ class DraftModel(Protocol):
     def logits(self, out: Tensor) -> Tensor:
         """Outputs [R, H] -> [R, Vd]."""
 
+    @property
+    def d2t(self) -> Tensor | None:
+        """[Vd] i64, target id - draft id; None: draft ids are target ids."""
+
     def to_target(self, ids: Tensor) -> Tensor:
         """Draft ids i64 of any shape -> target ids."""

@@ -17,6 +17,7 @@ from eagle3.nn.linear import Linear
 from eagle3.nn.mlp import MLP
 from eagle3.nn.norm import RMSNorm
 from eagle3.nn.rope import Rope, RopeFacts, Rotation
+from eagle3.ops.pair_norm import pair_norm
 
 
 def head_names(layer: str = "midlayer") -> Names:
@@ -171,14 +172,23 @@ class DraftLayer(nn.Module):
         self.mlp = MLP(hidden, facts.intermediate, bias=facts.mlp_bias, dtype=dtype, device=device)
 
     def forward(
-        self, embedded: Tensor, hidden: Tensor, residual: Tensor | None, rotation: Rotation, core: Core
+        self, ids: Tensor, embed: Tensor, hidden: Tensor, residual: Tensor | None, rotation: Rotation, core: Core
     ) -> tuple[Tensor, Tensor]:
-        """embedded, hidden, residual [T, H] -> hidden and residual, whose sum is this layer's output."""
-        normed, residual = self.attn_norm(hidden, residual)
-        if self.embed_norm is not None:
-            normed = torch.cat([self.embed_norm(embedded)[0], normed], dim=1)
+        """ids [T], embed [V, H], hidden, residual [T, H] -> hidden and residual, whose sum is this layer's output.
+
+        Only the first layer reads ids and embed; it has no residual yet.
+        """
+        if self.embed_norm is None:
+            normed, residual = self.attn_norm(hidden, residual)
+        else:
+            assert residual is None
+            normed, residual = self._pair(ids, embed, hidden), hidden
         hidden, residual = self.mlp_norm(self.attn(normed, rotation, core), residual)
         return self.mlp(hidden), residual
+
+    def _pair(self, ids: Tensor, embed: Tensor, hidden: Tensor) -> Tensor:
+        assert self.embed_norm is not None
+        return pair_norm(ids, embed, hidden, self.embed_norm.weight, self.attn_norm.weight, self.attn_norm.eps)
 
 
 class EagleHead(nn.Module):
@@ -251,12 +261,11 @@ class EagleHead(nn.Module):
         self, ids: Tensor, features: Tensor, positions: Tensor, cores: Callable[[int], Core]
     ) -> tuple[Tensor, Tensor]:
         """Target ids [T], features [T, H], positions [T] -> (normed outputs, feedback) [T, H]."""
-        embed = self.lender.embed if self.embed is None else self.embed
-        embedded = embed(ids).to(self.dtype)
+        embed = (self.lender.embed if self.embed is None else self.embed).weight
         rotation = self.rope(positions)
         hidden, residual = features, None
         for i, layer in enumerate(self.layers):
-            hidden, residual = layer(embedded, hidden, residual, rotation, cores(i))
+            hidden, residual = layer(ids, embed, hidden, residual, rotation, cores(i))
         out, feedback = self.norm(hidden, residual)
         return out, feedback
 

@@ -1,4 +1,4 @@
-"""One draft step's bookkeeping: sum the scores, note the candidates, and pick the K nodes that are expanded next."""
+"""A draft loop's bookkeeping: sum the scores, note the candidates, and pick the K nodes that are expanded next."""
 
 # ruff: noqa: ANN001, ANN202 (a kernel's arguments have no Python types)
 
@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eagle3.ops.dispatch import by_kernel
+from eagle3.ops.dispatch import by_kernel, follow, overlapped
 from eagle3.ops.select import index_of, key_of, topk, value_of
 
 
@@ -36,6 +36,99 @@ class Grown(NamedTuple):
     scores: Tensor  # [B, K] f32
     feedback: Tensor | None  # [B, K, H], each one's parent's
     mask: Tensor | None  # [B, K, W] i32, the parent's bits and the node's own
+
+
+def start_torch(scores: Tensor, tokens: Tensor, feedback: Tensor, last: Tensor, history: History, words: int) -> Grown:
+    """The K nodes of depth 1 of each request go into the history, and are the first that are expanded.
+
+    scores f32, tokens i64 [B, K], what the roots offer, best first; feedback [T, H], of which last [B] i64 is the
+    roots' own. Their masks of so many words have their own bit: entry j of the loop is the j-th.
+    """
+    B, K = scores.shape
+    history.tokens[:, :K], history.scores[:, :K] = tokens, scores
+    column, word = torch.arange(K, device=scores.device), torch.arange(words, device=scores.device)
+    history.kept[:, :K] = column[: history.kept.shape[1]]
+    fed = feedback[last][:, None].repeat(1, K, 1)
+    return Grown(tokens, scores, fed, _bits(column, word).repeat(B, 1, 1))
+
+
+def _bits(column: Tensor, word: Tensor) -> Tensor:
+    """[K, W] i32: in row j the bit of column[j]."""
+    bit = torch.ones_like(column, dtype=torch.int32) << (column % 32).int()
+    return torch.where(column[:, None] // 32 == word, bit[:, None], 0)
+
+
+def start_triton(scores: Tensor, tokens: Tensor, feedback: Tensor, last: Tensor, history: History, words: int) -> Grown:
+    """As `start_torch`, in one launch."""
+    (B, K), width = scores.shape, feedback.shape[1]
+    assert all(t.is_contiguous() for t in (scores, tokens, last, *history))
+    assert feedback.stride(1) == 1
+    fed = feedback.new_empty(B, K, width)
+    mask = torch.empty(B, K, words, dtype=torch.int32, device=scores.device)
+    block = min(1024, triton.next_power_of_2(width))
+    _start_kernel[(B, triton.cdiv(width, block))](
+        scores,
+        tokens,
+        feedback,
+        last,
+        *history,
+        fed,
+        mask,
+        history.tokens.shape[1],
+        history.kept.shape[1],
+        feedback.stride(0),
+        width,
+        K,
+        WORDS=words,
+        NODES=triton.next_power_of_2(K),
+        BLOCK=block,
+        **overlapped(scores),
+    )
+    return Grown(tokens, scores, fed, mask)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _start_kernel(  # type: ignore[no-untyped-def]
+    scores,
+    tokens,
+    feedback,
+    last,
+    all_tokens,
+    all_scores,
+    kept,
+    fed,
+    mask,
+    history,
+    loop,
+    stride,
+    width,
+    K,
+    WORDS: tl.constexpr,
+    NODES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    follow(OVERLAP)
+    request = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(feedback + tl.load(last + request) * stride + column, mask=column < width)
+    for j in range(K):
+        tl.store(fed + (request * K + j) * width + column, value, mask=column < width)
+    if tl.program_id(1) == 0:
+        node = tl.arange(0, NODES)
+        real = node < K
+        at = request * history + node
+        tl.store(all_tokens + at, tl.load(tokens + request * K + node, mask=real), mask=real)
+        tl.store(all_scores + at, tl.load(scores + request * K + node, mask=real), mask=real)
+        tl.store(kept + request * loop + node, node.to(tl.int64), mask=real & (node < loop))
+        for word in tl.static_range(WORDS):
+            own = tl.where(node // 32 == word, 1, 0) << (node % 32)
+            tl.store(mask + (request * K + node) * WORDS + word, own, mask=real)
+
+
+def start(scores: Tensor, tokens: Tensor, feedback: Tensor, last: Tensor, history: History, words: int) -> Grown:
+    """As `start_torch`, by the kernel on a GPU."""
+    return (start_triton if by_kernel(scores) else start_torch)(scores, tokens, feedback, last, history, words)
 
 
 def grow_torch(
@@ -67,9 +160,7 @@ def grow_torch(
         feedback = feedback.gather(1, parent[:, :, None].expand(-1, -1, feedback.shape[2]))
     if mask is not None:
         column, word = step * K + torch.arange(K, device=mask.device), torch.arange(mask.shape[2], device=mask.device)
-        bit = torch.ones_like(column, dtype=torch.int32) << (column % 32).int()
-        own = torch.where(column[:, None] // 32 == word, bit[:, None], 0)  # [K, W]
-        mask = mask.gather(1, parent[:, :, None].expand_as(mask)) | own
+        mask = mask.gather(1, parent[:, :, None].expand_as(mask)) | _bits(column, word)
     return Grown(offered.gather(1, index), best, feedback, mask)
 
 
@@ -113,6 +204,7 @@ def grow_triton(
         CELLS=triton.next_power_of_2(K * K),
         BLOCK=block,
         num_warps=1 if K <= 8 else 4,
+        **overlapped(scores),
     )
     return Grown(chosen, best, fed, rows)
 
@@ -140,7 +232,9 @@ def _grow_kernel(  # type: ignore[no-untyped-def]
     FEED: tl.constexpr,
     CELLS: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    follow(OVERLAP)
     request, first = tl.program_id(0).to(tl.int64), tl.program_id(1) == 0
     cell = tl.arange(0, CELLS)
     inside = cell < K * K

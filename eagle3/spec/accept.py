@@ -25,9 +25,16 @@ def draw(logits: Tensor, sampling: Sampling, index: Tensor, draws: Draws) -> Ten
 
 def accept(logits: Tensor, state: SlotState, draws: Draws, depth: int) -> Accepted:
     """Walk the trees of G requests whose N nodes each have a row in `logits` [G · N, V]."""
-    tree, nodes = state.tree, state.tree.tokens.shape[1]
-    predicted = draw(logits, _each(state.sampling, nodes), _index(state).flatten(), draws).view(-1, nodes)
+    tree, predicted = state.tree, _predicted(logits, state, draws)
     return Accepted(*verify_tree(tree.tokens, tree.first_child, tree.next_sibling, predicted, state.has_tree, depth))
+
+
+def _predicted(logits: Tensor, state: SlotState, draws: Draws) -> Tensor:
+    """[G, N] the target's token after each node."""
+    nodes = state.tree.tokens.shape[1]
+    if draws.greedy:
+        return argmax(logits).view(-1, nodes)
+    return draw(logits, _each(state.sampling, nodes), _index(state).flatten(), draws).view(-1, nodes)
 
 
 def reject(
@@ -69,26 +76,17 @@ def reject(
 def synthetic(logits: Tensor, state: SlotState, draws: Draws, depth: int, *, mean: float) -> Accepted:
     """Pretend that `mean` tokens a step are right, the bonus included: for timing; the text is worth nothing.
 
-    Takes the path of first children: floor(mean) tokens, and one more with the rest's probability.
+    Takes the path of first children: floor(mean) tokens, and one more with the rest's probability. All the work of
+    `accept` is done, on a tree that ends where the path shall, for a target that says what its first children say.
     """
-    tree = state.tree
-    more = coin(state.sampling.seed, state.length + 1, Stream.COIN) < mean % 1
-    wanted = (int(mean) - 1 + more.long()) * state.has_tree  # [G] drafts
-    at, path = torch.zeros_like(state.length)[:, None], []
-    for level in range(depth):
-        child = tree.first_child.long().gather(1, at)
-        going = (child >= 0) & (wanted[:, None] > level)
-        at = torch.where(going, child, at)
-        path.append(torch.where(going, child, -1))
-    nodes = torch.cat(path, dim=1)  # [G, D]
-    count = (nodes >= 0).sum(1)
-    rows = logits.view(len(at), -1, logits.shape[1])
-    last = rows.gather(1, at[:, :, None].expand(-1, 1, rows.shape[2]))[:, 0]
-    bonus = draw(last, state.sampling, state.length + count + 1, draws)
-    tokens = torch.zeros(len(at), depth + 1, dtype=torch.int64, device=at.device)
-    tokens[:, :depth] = torch.where(nodes >= 0, tree.tokens.gather(1, nodes.clamp(min=0)), 0)
-    tokens.scatter_(1, count[:, None], bonus[:, None])
-    return Accepted(tokens, count + 1, nodes)
+    tree, predicted = state.tree, _predicted(logits, state, draws)
+    wanted = torch.full_like(state.length, int(mean) - 1)  # [G] drafts
+    if mean % 1:
+        wanted = wanted + (coin(state.sampling.seed, state.length + 1, Stream.COIN) < mean % 1)
+    child = torch.where(tree.depth < (wanted * state.has_tree)[:, None], tree.first_child, -1)
+    said = tree.tokens.gather(1, child.clamp(min=0).long())
+    predicted = torch.where(child >= 0, said, predicted)
+    return Accepted(*verify_tree(tree.tokens, child, tree.next_sibling, predicted, state.has_tree, depth))
 
 
 def _index(state: SlotState) -> Tensor:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eagle3.ops.grow import Grown
 from eagle3.ops.philox import Stream, noise
 from eagle3.ops.sample import filter_logits
 from eagle3.ops.select import argmax
-from eagle3.spec.drafter import Drafter, Frontier
+from eagle3.spec.drafter import Drafter
 from eagle3.spec.rows import Rows
 from eagle3.spec.tree import Tree, chains
 
@@ -20,6 +21,7 @@ class Drawer(Drafter):
     def draft(self, rows: Rows) -> tuple[Tree, Tensor]:  # type: ignore[override]
         """Chains [B, N] and the distributions f32 [B, D, Vd] of their tokens."""
         out, feedback = self.read(rows)
+        feedback, loop = feedback[rows.last], self.loop(rows)
         tokens, probs = [rows.root], []
         for step in range(1, self.shape.depth + 1):
             token, q = self._draw(out, rows, step)
@@ -27,9 +29,9 @@ class Drawer(Drafter):
             probs.append(q)
             if step < self.shape.depth:
                 unscored = torch.zeros_like(token[:, None], dtype=torch.float32)
-                frontier = Frontier(token[:, None], unscored, feedback[:, None], None)
-                out, feedback = self.feed(rows, frontier, step)
-        return chains(torch.stack(tokens, dim=1)), torch.stack(probs, dim=1)
+                node = Grown(token[:, None], unscored, feedback[:, None], None)
+                out, feedback = self.feed(rows, loop, node, step)
+        return chains(torch.stack(tokens, dim=1), self.rest), torch.stack(probs, dim=1)
 
     def _draw(self, out: Tensor, rows: Rows, step: int) -> tuple[Tensor, Tensor]:
         """The token [B] `step` after the root, and what it was drawn from [B, Vd]."""

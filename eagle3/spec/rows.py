@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle3.kv.meta import AttnMeta, TreeMeta, entries
-from eagle3.spec.batch import Accepted, Contexts, Generations, Sampling
+from eagle3.kv.meta import AttnMeta, TreeMeta
+from eagle3.ops.path_rows import PathRows
+from eagle3.spec.batch import Contexts, Generations, Sampling
 from eagle3.spec.slots import SlotState
 
 
@@ -45,30 +46,18 @@ def context_rows(batch: Contexts, token: Tensor, length: Tensor, captured: Tenso
     )
 
 
-def path_rows(
-    batch: Generations, state: SlotState, accepted: Accepted, root: Tensor, page: int, captured: Tensor
-) -> Rows:
-    """The P rows of each accepted path: root, accepted nodes, and past the end rows that are overwritten later."""
-    (G, P), N, table = accepted.tokens.shape, state.tree.tokens.shape[1], batch.tables[-1]
-    step, g = torch.arange(P, device=root.device), torch.arange(G, device=root.device)
-    node = torch.cat([torch.zeros_like(root)[:, None], accepted.nodes.clamp(min=0)], dim=1)  # [G, P]
-    at = state.length[:, None] + step
-    meta = TreeMeta(
-        write_at=entries(table, at, page).flatten(),
-        kv_lens=(state.length + P).int(),
-        table=table,
-        tail=P,
-        depth=step.int().expand(G, P),
-        mask=None,
-    )
+def path_rows(batch: Generations, state: SlotState, tokens: Tensor, path: PathRows) -> Rows:
+    """The rows of each accepted path [G, P]: root, accepted nodes; past the end, rows that are overwritten later."""
+    table = batch.tables[-1]
+    meta = TreeMeta(path.write_at, path.kv_lens, table, tail=tokens.shape[1], depth=path.depth, mask=None)
     return Rows(
-        accepted.tokens.flatten(),
-        captured[(g[:, None] * N + node).flatten()],
-        at.flatten(),
+        tokens.flatten(),
+        path.captured,
+        path.positions,
         meta,
-        last=g * P + (accepted.counts - 1).clamp(min=0),
-        length=state.length + accepted.counts,
-        root=root,
+        last=path.last,
+        length=path.length,
+        root=path.root,
         table=table,
         slots=batch.slots,
         sampling=state.sampling,

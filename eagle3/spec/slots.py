@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from eagle3.config.shape import DraftShape
+from eagle3.ops.slot_rows import Placed, SlotRows, read_slots, write_slots
 from eagle3.spec.batch import Sampling
 from eagle3.spec.tree import Tree, chain, kary
 
@@ -27,7 +28,8 @@ class TreeSlots:
     def __init__(self, slots: int, shape: DraftShape, device: torch.device, *, drawn_from: int | None = None) -> None:
         """`drawn_from` is Vd where drafts are drawn, whose distributions then have to be kept."""
         self.dummy = slots
-        self._rest = chain(1, shape.nodes, device).tensors()
+        self.rest = chain(1, shape.nodes, device)
+        self._links = shape.top_k > 1  # a chain's are always those at rest
         self.tree = chain(slots + 1, shape.nodes, device)
         for row, value in zip(self.tree.tensors(), kary(shape.nodes, shape.top_k, device).tensors(), strict=True):
             row[slots] = value[0]
@@ -44,30 +46,23 @@ class TreeSlots:
             seed=torch.zeros(slots + 1, dtype=torch.int64, device=device),
         )
 
-    def read(self, ids: Tensor) -> SlotState:
-        """The rows `ids` [B]."""
-        return SlotState(
-            Tree(*(t[ids] for t in self.tree.tensors())),
-            self.has_tree[ids],
-            self.length[ids],
-            self.sampling.map(lambda t: t[ids]),
-            None if self.probs is None else self.probs[ids],
-        )
+    @property
+    def _rows(self) -> SlotRows:
+        return SlotRows(*self.tree.tensors(), self.has_tree, self.length, *self.sampling.tensors())
+
+    def read(self, ids: Tensor, table: Tensor, page: int) -> tuple[SlotState, Placed]:
+        """Copies of the rows `ids` [B], and where their nodes stand under the block table [B, M] i32."""
+        rows, placed = read_slots(self._rows, ids, table, page)
+        probs = None if self.probs is None else self.probs[ids]
+        return SlotState(Tree(*rows[:5]), rows.has_tree, rows.length, Sampling(*rows[7:]), probs), placed
 
     def write(
         self, ids: Tensor, keep: Tensor, tree: Tree, length: Tensor, *, has_tree: bool, probs: Tensor | None
     ) -> None:
         """Set the rows `ids` [B] where `keep` [B]; elsewhere they stay as they are."""
-
-        def put(row: Tensor, new: Tensor) -> None:
-            row[ids] = torch.where(keep.view(-1, *[1] * (new.dim() - 1)), new, row[ids])
-
-        for row, new in zip(self.tree.tensors(), tree.tensors(), strict=True):
-            put(row, new)
-        put(self.length, length)
-        put(self.has_tree, torch.full_like(keep, has_tree))
+        write_slots(self._rows, ids, keep, tree.tensors(), length, has_tree, self._links)
         if self.probs is not None and probs is not None:
-            put(self.probs, probs)
+            self.probs[ids] = torch.where(keep[:, None, None], probs, self.probs[ids])
 
     def admit(self, ids: Tensor, sampling: Sampling) -> None:
         """Give the rows `ids` [C] their requests' sampling parameters."""
@@ -76,7 +71,7 @@ class TreeSlots:
 
     def restore(self, ids: Tensor) -> None:
         """Bring the rows `ids` of requests that left back to rest."""
-        for row, rest in zip(self.tree.tensors(), self._rest, strict=True):
+        for row, rest in zip(self.tree.tensors(), self.rest.tensors(), strict=True):
             row[ids] = rest
         self.length[ids] = 0
         self.has_tree[ids] = False

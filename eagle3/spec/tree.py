@@ -1,6 +1,6 @@
 """Trees of guesses, one a request: node 0 is the root, the last token emitted."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -36,9 +36,9 @@ def chain(rows: int, nodes: int, device: torch.device) -> Tree:
     )
 
 
-def chains(tokens: Tensor) -> Tree:
-    """Chains of `tokens` [B, N], the root first."""
-    return replace(chain(tokens.shape[0], tokens.shape[1], tokens.device), tokens=tokens)
+def chains(tokens: Tensor, rest: Tree) -> Tree:
+    """Chains of `tokens` [B, N], the root first, over the links of `rest`, one chain [1, N]."""
+    return Tree(tokens, *(t.expand(tokens.shape[0], *t.shape[1:]) for t in rest.tensors()[1:]))
 
 
 def kary(nodes: int, top_k: int, device: torch.device) -> Tree:

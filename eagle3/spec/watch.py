@@ -1,10 +1,12 @@
 """Looks over a worker's shoulder: every verification's tree with the scores it grew by. For eyes, not for speed."""
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from eagle3.ops.grow import History
 from eagle3.ops.select import topk
 from eagle3.spec.batch import Accepted, Draws
 from eagle3.spec.drafter import Drafter
@@ -51,8 +53,11 @@ class _Scored(Drafter):
 
     watch: Watch
 
-    def _tree(self, root: Tensor, offered: list[tuple[Tensor, Tensor]], kept: list[Tensor]) -> Tree:
-        scores = torch.cat([s for _, s in offered], dim=1)
-        chosen = topk(scores, self.shape.nodes - 1)[1].sort(-1).values  # as a tree chooses its nodes
-        self.watch.scores = scores.gather(1, chosen)
-        return super()._tree(root, offered, kept)
+    def _tree(self, root: Tensor, history: History) -> Tree:
+        chosen = topk(history.scores, self.shape.nodes - 1)[1].sort(-1).values  # as a tree chooses its nodes
+        self.watch.scores = history.scores.gather(1, chosen)
+        return super()._tree(root, history)
+
+    def _chained(self, root: Tensor, tokens: list[Tensor], scores: list[Tensor]) -> Tree:
+        self.watch.scores = torch.cat(list(accumulate(scores)), dim=1)
+        return super()._chained(root, tokens, scores)

@@ -6,10 +6,13 @@ import torch
 from torch import Tensor
 
 from eagle3.config.shape import DraftShape
-from eagle3.kv.meta import TreeMeta, entries
+from eagle3.kv.meta import TreeMeta
 from eagle3.kv.pool import KVPool
 from eagle3.models.decoder import Decoder
+from eagle3.ops.path_rows import PathRows
+from eagle3.ops.path_rows import path_rows as follow_path
 from eagle3.ops.relocate_kv import relocate_kv
+from eagle3.ops.slot_rows import Placed
 from eagle3.spec.accept import Verify, accept, draw
 from eagle3.spec.batch import Accepted, Contexts, Generations
 from eagle3.spec.capture import Capture
@@ -46,7 +49,7 @@ class Worker:
         token = torch.where(batch.given < 0, drawn, batch.given)
         self.slots.admit(batch.slots, batch.sampling)
         if self.spec is None:
-            self._write(batch.slots, batch.last, chains(token[:, None]), length=length)
+            self._write(batch.slots, batch.last, chains(token[:, None], self.slots.rest), length=length)
         else:
             rows = context_rows(batch, token, length, self.spec.capture.hidden)
             if batch.ending:
@@ -57,25 +60,31 @@ class Worker:
 
     def generations(self, batch: Generations) -> Accepted:
         """Verify the trees of G requests, accept, tidy the target's KV, and grow the next trees from the new roots."""
-        state = self.slots.read(batch.slots)
         table = batch.tables[0]
-        ids, positions, meta = tree_rows(state, table, self.pool.page)
+        state, placed = self.slots.read(batch.slots, table, self.pool.page)
+        ids, positions, meta = tree_rows(state, placed, table)
         hidden = self.target(ids, positions, self.pool, meta, self.spec and self.spec.capture)
         verify = accept if self.spec is None else self.spec.verify
         accepted = verify(self.target.logits(hidden), state, batch.draws, self.shape.depth)
-        real = batch.slots != self.slots.dummy
-        accepted = replace(accepted, counts=accepted.counts * real)
         if self.shape.top_k > 1:
             relocate_kv(self.pool.groups[0], table, state.length, accepted.nodes)
-        root = accepted.tokens.gather(1, (accepted.counts - 1).clamp(min=0)[:, None])[:, 0]
-        length = state.length + accepted.counts
+        path = self._path(batch, state, accepted, hidden)
         if self.spec is None:
-            self._write(batch.slots, real, chains(root[:, None]), length=length)
+            self._write(batch.slots, path.real, chains(path.root[:, None], self.slots.rest), length=path.length)
         else:
-            drafter, captured = self.spec.drafter, self.spec.capture.hidden
-            rows = path_rows(batch, state, accepted, root, drafter.pool.page, captured)
-            self._write(batch.slots, real, *drafter.draft(rows), length=length)
-        return accepted
+            rows = path_rows(batch, state, accepted.tokens, path)
+            self._write(batch.slots, path.real, *self.spec.drafter.draft(rows), length=path.length)
+        return replace(accepted, counts=path.counts)
+
+    def _path(self, batch: Generations, state: SlotState, accepted: Accepted, hidden: Tensor) -> PathRows:
+        """What follows from what was accepted, with the features of the path's nodes; of no width without a head."""
+        if self.spec is None:
+            page, features = self.pool.page, hidden[:, :0]
+        else:
+            page, features = self.spec.drafter.pool.page, self.spec.capture.hidden[: len(hidden)]
+        given = (accepted.tokens, accepted.counts, accepted.nodes, state.length, batch.slots)
+        features = features.view(len(batch.slots), self.shape.nodes, features.shape[1])
+        return follow_path(*given, self.slots.dummy, batch.tables[-1], page, features)
 
     def _write(self, ids: Tensor, keep: Tensor, tree: Tree, probs: Tensor | None = None, *, length: Tensor) -> None:
         self.slots.write(ids, keep, tree, length, has_tree=self.spec is not None, probs=probs)
@@ -88,20 +97,16 @@ class Worker:
         return Accepted(tokens, last.long(), nodes)
 
 
-def tree_rows(state: SlotState, table: Tensor, page: int) -> tuple[Tensor, Tensor, TreeMeta]:
-    """Ids [G · N], positions [G · N] and metadata for verifying the trees of G requests.
-
-    Node j is written at entry length + j whatever its depth; its position is length + depth[j].
-    """
-    tree, base = state.tree, state.length[:, None]
+def tree_rows(state: SlotState, placed: Placed, table: Tensor) -> tuple[Tensor, Tensor, TreeMeta]:
+    """Ids [G · N], positions [G · N] and metadata for verifying the trees of G requests."""
+    tree = state.tree
     nodes = tree.tokens.shape[1]
-    at = base + torch.arange(nodes, device=base.device)
     meta = TreeMeta(
-        write_at=entries(table, at, page).flatten(),
-        kv_lens=(state.length + nodes).int(),
+        write_at=placed.write_at.flatten(),
+        kv_lens=placed.kv_lens,
         table=table,
         tail=nodes,
         depth=tree.depth,
         mask=tree.mask if nodes > 1 else None,
     )
-    return tree.tokens.flatten(), (base + tree.depth).flatten(), meta
+    return tree.tokens.flatten(), placed.positions.flatten(), meta

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle3.ops.grow import Grown, History, grow_torch, grow_triton
+from eagle3.ops.grow import Grown, History, grow_torch, grow_triton, start_torch, start_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -85,3 +85,41 @@ def test_bit_31_is_the_sign() -> None:
     got, _ = both(scores, tokens, torch.zeros(1, 8, device=DEVICE), None, mask, 6, 3)  # entries 24 … 31
     assert got.mask is not None
     assert got.mask[0, 7].tolist() == [-(2**31), 0]
+
+
+def test_start_worked_example() -> None:
+    history = blank(2, 2, 3)
+    scores = torch.tensor([[-1.0, -2.0], [-3.0, -4.0]], device=DEVICE)
+    tokens = torch.tensor([[5, 6], [7, 8]], device=DEVICE)
+    feedback = torch.arange(6.0, device=DEVICE).view(3, 2)
+    got = start_torch(scores, tokens, feedback, torch.tensor([0, 2], device=DEVICE), history, 1)
+    assert got.feedback is not None
+    assert got.feedback.tolist() == [[[0.0, 1.0]] * 2, [[4.0, 5.0]] * 2]
+    assert got.mask is not None
+    assert got.mask.tolist() == [[[1], [2]]] * 2
+    assert history.tokens.tolist() == [[5, 6, *[-7] * 8], [7, 8, *[-7] * 8]]
+    assert history.scores[:, :2].tolist() == scores.tolist()
+    assert history.scores.isnan().sum() == 16
+    assert history.kept.tolist() == [[0, 1, -9, -9]] * 2
+
+
+@pytest.mark.parametrize("top_k", [2, 10, 40])
+@pytest.mark.parametrize("depth", [1, 2, 6])
+@pytest.mark.parametrize("width", [5, 1100])
+def test_start_triton_equals_torch(top_k: int, depth: int, width: int) -> None:
+    torch.manual_seed(top_k)
+    scores = -torch.rand(3, top_k, device=DEVICE)
+    scores[0, 1] = -math.inf
+    tokens = torch.randint(0, 1 << 40, (3, top_k), device=DEVICE)
+    feedback, last = torch.randn(7, width + 1, device=DEVICE)[:, :width], torch.tensor([6, 0, 6], device=DEVICE)
+    feedback[0] = math.nan
+    words = max(1, -(-top_k * (depth - 1) // 32))
+    ours, theirs = blank(3, top_k, depth), blank(3, top_k, depth)
+    got = start_triton(scores, tokens, feedback, last, ours, words)
+    want = start_torch(scores, tokens, feedback, last, theirs, words)
+    for a, b in zip((*got, *ours), (*want, *theirs), strict=True):
+        assert a is not None
+        assert b is not None
+        assert a.dtype == b.dtype
+        assert a.is_contiguous()
+        assert torch.equal(a.nan_to_num(99.0), b.nan_to_num(99.0))

@@ -8,10 +8,12 @@ from torch import Tensor
 
 from eagle3.config.shape import DraftShape, default_capture
 from eagle3.kv.meta import TreeMeta
-from eagle3.spec.batch import Accepted, Draws, Generations, Sampling
+from eagle3.ops import path_rows as ops
+from eagle3.ops.slot_rows import Placed
+from eagle3.spec.batch import Accepted, Draws, Generations
 from eagle3.spec.drafter import Drafter
 from eagle3.spec.rows import Rows, path_rows
-from eagle3.spec.slots import SlotState
+from eagle3.spec.slots import SlotState, TreeSlots
 from eagle3.spec.tree import chain, kary
 from eagle3.spec.worker import tree_rows
 from helpers.pairs import LAYERS, engine, random_pair
@@ -26,21 +28,22 @@ def flat(g: int, entry: int) -> int:
     return int(TABLE[g, entry // PAGE]) * PAGE + entry % PAGE
 
 
-def state_of(shape: DraftShape) -> SlotState:
+def read(shape: DraftShape) -> tuple[SlotState, Placed]:
+    """Slots 1 and 2 of four: a chain or a K-ary tree past 10 and past 20."""
+    slots, ids = TreeSlots(4, shape, CPU), torch.tensor([1, 2])
     tree = chain(2, shape.nodes, CPU) if shape.top_k == 1 else kary(shape.nodes, shape.top_k, CPU)
     tree = type(tree)(*(t.expand(2, *t.shape[1:]) for t in tree.tensors()))
-    plain = torch.zeros(2)
-    sampling = Sampling(plain, plain.int(), plain + 1, plain, plain.long())
-    return SlotState(tree, torch.ones(2, dtype=torch.bool), torch.tensor([10, 20]), sampling, None)
+    slots.write(ids, torch.tensor([True, True]), tree, torch.tensor([10, 20]), has_tree=True, probs=None)
+    return slots.read(ids, TABLE, PAGE)
 
 
 def first_rows(shape: DraftShape, counts: list[int], nodes: list[list[int]]) -> Rows:
     tokens = torch.arange(2 * shape.path).view(2, -1) + 100
     accepted = Accepted(tokens, torch.tensor(counts), torch.tensor(nodes))
     batch = Generations(torch.tensor([0, 1]), (TABLE, TABLE), Draws(True, False))
-    root = tokens.gather(1, accepted.counts[:, None] - 1)[:, 0]
-    captured = torch.arange(2 * shape.nodes)[:, None].double()  # row r holds r
-    return path_rows(batch, state_of(shape), accepted, root, PAGE, captured)
+    state, captured = read(shape)[0], torch.arange(2 * shape.nodes).view(2, -1, 1).double()  # row r holds r
+    given = (tokens, accepted.counts, accepted.nodes, state.length, batch.slots)
+    return path_rows(batch, state, tokens, ops.path_rows(*given, 9, TABLE, PAGE, captured))
 
 
 class Loop:
@@ -65,12 +68,11 @@ class Loop:
     def logits(self, out: Tensor) -> Tensor:
         return -torch.arange(8.0).expand(len(out), -1)
 
-    def to_target(self, ids: Tensor) -> Tensor:
-        return ids
+    d2t = None
 
 
 class Pool:
-    page = PAGE
+    page, groups = PAGE, (torch.zeros(1),)
 
 
 def grown(shape: DraftShape, rows: Rows) -> Loop:
@@ -81,7 +83,7 @@ def grown(shape: DraftShape, rows: Rows) -> Loop:
 
 def test_verified_rows() -> None:
     shape = DraftShape(depth=2, top_k=2, nodes=5)
-    _, positions, meta = tree_rows(state_of(shape), TABLE, PAGE)
+    _, positions, meta = tree_rows(*read(shape), TABLE)
     assert positions.tolist() == [10, 11, 11, 12, 12, 20, 21, 21, 22, 22]
     assert meta.write_at.tolist() == [flat(g, e) for g, past in ((0, 10), (1, 20)) for e in range(past, past + 5)]
     assert meta.kv_lens.tolist() == [15, 25]

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle3.spec import accept, worker
+from eagle3.ops.grow import Grown
+from eagle3.ops.loop_rows import LoopRows
+from eagle3.spec import accept, drafter, worker
 from eagle3.spec.drafter import Drafter
 from eagle3.spec.rows import Rows
 from eagle3.spec.slots import TreeSlots
@@ -96,13 +98,14 @@ def positions_by_node(patcher: pytest.MonkeyPatch) -> None:
 
 
 def draft_siblings_seen(patcher: pytest.MonkeyPatch) -> None:
-    sound = Drafter._own
+    sound = drafter.start
 
-    def all_ones(self: Drafter, step: int, like: Tensor) -> Tensor | None:
-        own = sound(self, step, like)
-        return None if own is None else torch.full_like(own, -1)
+    def all_ones(*args: Any) -> Grown:
+        nodes = sound(*args)
+        assert nodes.mask is not None
+        return nodes._replace(mask=torch.full_like(nodes.mask, -1))  # which all descendants inherit
 
-    patcher.setattr(Drafter, "_own", all_ones)
+    patcher.setattr(drafter, "start", all_ones)
 
 
 def stale_root(patcher: pytest.MonkeyPatch) -> None:
@@ -119,16 +122,17 @@ def stale_root(patcher: pytest.MonkeyPatch) -> None:
 def stale_feedback(patcher: pytest.MonkeyPatch) -> None:
     sound = Drafter.feed
 
-    def unfed(self: Drafter, rows: Rows, frontier: Any, step: int) -> Any:
-        out, _ = sound(self, rows, frontier, step)
-        return out, frontier.feedback.flatten(0, 1)
+    def unfed(self: Drafter, rows: Rows, loop: LoopRows, nodes: Grown, step: int) -> Any:
+        out, _ = sound(self, rows, loop, nodes, step)
+        assert nodes.feedback is not None
+        return out, nodes.feedback.flatten(0, 1)
 
     patcher.setattr(Drafter, "feed", unfed)
 
 
 def draft_entries_too_far(patcher: pytest.MonkeyPatch) -> None:
-    sound = Drafter.feed
-    patcher.setattr(Drafter, "feed", lambda s, rows, f, n: sound(s, replace(rows, length=rows.length + 1), f, n))
+    sound = drafter.loop_rows
+    patcher.setattr(drafter, "loop_rows", lambda length, *rest: sound(length + 1, *rest))
 
 
 def late_noise(patcher: pytest.MonkeyPatch) -> None:

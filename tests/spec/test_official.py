@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 
 from eagle3.config.shape import DraftShape
 from eagle3.models.decoder import Decoder
 from eagle3.models.eagle import EagleHead
 from eagle3.spec.tree import Tree
 from helpers.pairs import SMALL, engine, facts, random_head, random_target
+from helpers.slots import held
 from helpers.trace import watch
 from oracles.dense import accepted_counts, drafts, head_pass, offsets, target_pass
 from oracles.official_tree import OfficialTree, candidates, grow
@@ -71,7 +71,7 @@ def test_tree_and_accepted_counts(seed: int) -> None:
         want = grow(draft, tokens[root], shape.nodes, shape.top_k, shape.depth - 1, offsets(head))
         slots = built.runner.worker.slots
         assert slots.length[0] == root
-        assert_same(slots.read(torch.tensor([0])).tree, want, {c.path: c.score for c in flat})
+        assert_same(held(slots, [0]).tree, want, {c.path: c.score for c in flat})
         while not built.idle:
             built.step()
         assert traces["0"].tokens == plain.token_ids[:NEW]

@@ -10,6 +10,7 @@ from eagle3.spec.batch import Draws, Sampling
 from eagle3.spec.slots import SlotState
 from eagle3.spec.tree import chain
 from helpers.pairs import SMALL, engine, near_pair
+from helpers.slots import held
 from helpers.trace import serve
 
 CPU = torch.device("cpu")
@@ -85,7 +86,7 @@ def test_kept_distributions_are_those_the_drafts_were_drawn_from() -> None:
     built = engine(target, (head, SMALL), DraftShape(3, 1, 4), batch=2, max_seq_len=48, spec=RATIO)
     built.add([1, 2, 3], temperature=1.0, top_k=4)
     built.step()
-    state = built.runner.worker.slots.read(torch.tensor([0]))
+    state = held(built.runner.worker.slots, [0])
     assert state.probs is not None
     assert state.probs.sum(-1)[0].tolist() == pytest.approx([1.0] * 3)
     assert (state.probs[0] > 0).sum(-1).tolist() == [4] * 3

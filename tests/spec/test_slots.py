@@ -7,6 +7,7 @@ from eagle3.config.shape import DraftShape
 from eagle3.spec.batch import Sampling
 from eagle3.spec.slots import TreeSlots
 from eagle3.spec.tree import Tree, kary
+from helpers.slots import held
 
 CPU = torch.device("cpu")
 
@@ -15,7 +16,7 @@ def test_at_rest() -> None:
     slots = TreeSlots(16, DraftShape(3, 2, 7), CPU)
     assert slots.dummy == 16
     assert slots.tree.tokens.shape == (17, 7)
-    state = slots.read(torch.tensor([0, 15, 16]))
+    state = held(slots, [0, 15, 16])
     assert state.tree.first_child.tolist() == [[1, 2, 3, 4, 5, 6, -1]] * 2 + [[1, 3, 5, -1, -1, -1, -1]]
     assert state.tree.next_sibling.tolist() == [[-1] * 7] * 2 + [[-1, 2, -1, 4, -1, 6, -1]]
     assert state.tree.mask[:, :, 0].tolist() == [[1, 3, 7, 15, 31, 63, 127]] * 2 + [[1, 3, 5, 11, 19, 37, 69]]
@@ -33,7 +34,7 @@ def test_write_keep_and_restore(drawn: int | None) -> None:
     tree.tokens[:] = torch.arange(10).view(2, 5)
     probs = None if drawn is None else torch.rand(2, 2, 5)
     slots.write(ids, torch.tensor([True, False]), tree, torch.tensor([7, 8]), has_tree=True, probs=probs)
-    state = slots.read(ids)
+    state = held(slots, [2, 0])
     assert state.tree.tokens.tolist() == [[0, 1, 2, 3, 4], [0] * 5]
     assert state.length.tolist() == [7, 0]
     assert state.has_tree.tolist() == [True, False]
@@ -52,7 +53,7 @@ def test_write_keep_and_restore(drawn: int | None) -> None:
 
 def test_reading_is_a_copy() -> None:
     slots = TreeSlots(2, DraftShape(1, 1, 2), CPU)
-    slots.read(torch.tensor([1])).tree.tokens.fill_(9)
+    held(slots, [1]).tree.tokens.fill_(9)
     assert not slots.tree.tokens.any()
 
 
@@ -66,6 +67,6 @@ def test_admitted_parameters_stay_with_their_slots() -> None:
         torch.tensor([5, 6]),
     )
     slots.admit(torch.tensor([3, 1]), new)
-    got = slots.read(torch.tensor([1, 3])).sampling
+    got = held(slots, [1, 3]).sampling
     assert [t.tolist() for t in got.tensors()] == [t.flip(0).tolist() for t in new.tensors()]
     assert slots.sampling.temperature.tolist() == [0, pytest.approx(0.7), 0, pytest.approx(0.5), 0]
