@@ -1,24 +1,28 @@
 """The parts list: from a composed configuration to a running engine, with explicit constructors."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
 from eagle3.build.draft import build_head
-from eagle3.build.memory import pool_pages
+from eagle3.build.memory import Memory, free_bytes, mib
+from eagle3.build.pools import PoolPlan
 from eagle3.build.target import Progress, engine_limits, load_target, load_text, pick_device, target_facts
+from eagle3.build.workspace import workspace_bytes
 from eagle3.config.load import Composed
-from eagle3.config.schema import DraftPool, EngineConfig, SpecConfig
+from eagle3.config.schema import EngineConfig, SpecConfig
 from eagle3.config.shape import DraftShape
 from eagle3.engine.engine import Engine
 from eagle3.engine.graphs import GraphRunner, buckets
 from eagle3.engine.prepare import Preparer
-from eagle3.engine.runner import Runner
+from eagle3.engine.prompts import most_rows, prompt_rows
+from eagle3.engine.runner import Runner, on
 from eagle3.engine.scheduler import Limits, Scheduler
 from eagle3.kv.pages import Pages
-from eagle3.kv.pool import KVLayout, KVPool
+from eagle3.kv.pool import KVPool
 from eagle3.models.decoder import Decoder
 from eagle3.models.draft import DraftModel
 from eagle3.spec.accept import Verify, accept, reject, synthetic
@@ -49,7 +53,10 @@ def build_engine(composed: Composed, progress: Progress | None = None) -> Engine
     Raises `UnsupportedError` where it asks for what is not built, `WeightError` where files are not what it says,
     `CapacityError` where memory is too small.
     """
-    return assemble(composed.config, composed.shape, load_parts(composed, progress))
+    with on(pick_device(composed.config.runtime.device)):
+        engine = assemble(composed.config, composed.shape, load_parts(composed, progress))
+    log.info("memory: %s", Memory.of(engine))
+    return engine
 
 
 def build_arms(composed: Composed, progress: Progress | None = None) -> dict[str, Engine]:
@@ -57,14 +64,16 @@ def build_arms(composed: Composed, progress: Progress | None = None) -> dict[str
 
     Both share weights and pools, so that memory is no arm's advantage; they must not run at the same time.
     """
-    parts, cfg = load_parts(composed, progress), composed.config
-    own = assemble(cfg, composed.shape, parts)
-    if parts.draft is None:
-        return {"plain": own}
-    plain = replace(cfg, spec=SpecConfig())
-    target_pool = own.runner.worker.pool
-    shape = DraftShape.resolve(plain.spec)
-    return {"plain": assemble(plain, shape, replace(parts, draft=None), [target_pool]), "spec": own}
+    cfg = composed.config
+    with on(pick_device(cfg.runtime.device)):
+        parts = load_parts(composed, progress)
+        own = assemble(cfg, composed.shape, parts)
+        log.info("memory: %s", Memory.of(own))
+        if parts.draft is None:
+            return {"plain": own}
+        plain = replace(cfg, spec=SpecConfig())
+        shape = DraftShape.resolve(plain.spec)
+        return {"plain": assemble(plain, shape, replace(parts, draft=None), [own.runner.worker.pool]), "spec": own}
 
 
 def load_parts(composed: Composed, progress: Progress | None = None) -> Parts:
@@ -74,7 +83,8 @@ def load_parts(composed: Composed, progress: Progress | None = None) -> Parts:
     device = pick_device(cfg.runtime.device)
     folder, facts = target_facts(cfg.target)
     limits = engine_limits(cfg, facts)
-    target = load_target(cfg.target, folder, facts, limits, shape, device, progress)
+    steady = cfg.runtime.batch_invariant
+    target = load_target(cfg.target, folder, facts, limits, shape, device, progress, steady=steady)
     draft = None
     if shape.depth > 0:
         head, report = build_head(cfg.draft, cfg.spec, target, limits, shape, progress)
@@ -97,21 +107,55 @@ def assemble(cfg: EngineConfig, shape: DraftShape, parts: Parts, pools: list[KVP
     if draft is not None:
         rows = shape.capture_rows(limits.max_num_tokens, limits.max_batch_size, limits.max_seq_len)
         capture = Capture(draft[1], rows, target.facts.hidden, weight.dtype, device)
+
+    def worker_over(pools: list[KVPool]) -> Worker:
+        spec = None
+        if draft is not None and capture is not None:
+            first = target.facts.layers if len(pools) == 1 else 0
+            spec = speculation(cfg.spec, shape, capture, draft[0], pools[-1], first)
+        return Worker(target, pools[0], slots, shape, spec)
+
     # the pools last: they take a share of the memory that is left
-    pools = pools or build_pools(cfg, limits, shape, target, draft[0] if draft else None)
-    spec = None
-    if draft is not None and capture is not None:
-        first = target.facts.layers if len(pools) == 1 else 0
-        spec = speculation(cfg.spec, shape, capture, draft[0], pools[-1], first)
-    worker = Worker(target, pools[0], slots, shape, spec)
+    plan = PoolPlan.of(cfg, limits, shape, target, draft[0] if draft else None)
+    pools = pools or plan.build(reserved(cfg, limits, shape, plan, worker_over))
+    worker = worker_over(pools)
     preparer = Preparer(pools[0].page, shape.loop, device)
     runner = Runner(worker, preparer)
-    if device.type == "cuda" and cfg.runtime.cuda_graph:
+    if graphs(cfg, device):
         width = -(-shape.entries(limits.max_seq_len) // pools[0].page)
         sizes = cfg.runtime.cuda_graph_batch_sizes or buckets(limits.max_batch_size)
-        runner = GraphRunner(worker, preparer, sizes, len(pools), width)
+        runner = GraphRunner(worker, preparer, sizes, len(pools), width, prompt_rows=prompt_sizes(cfg, limits))
     scheduler = Scheduler(limits, shape, [Pages(pool.pages - 1, pool.page) for pool in pools])
     return Engine(cfg, runner, scheduler, parts.tokenizer, target.facts.vocab, parts.ends)
+
+
+def graphs(cfg: EngineConfig, device: torch.device) -> bool:
+    """Whether passes replay CUDA graphs."""
+    return device.type == "cuda" and cfg.runtime.cuda_graph
+
+
+def prompt_sizes(cfg: EngineConfig, limits: Limits) -> list[int]:
+    """Rows of the prompt passes that are captured, none of them larger than a pass can be."""
+    most, asked = most_rows(limits), cfg.runtime.cuda_graph_prompt_rows
+    return prompt_rows(most) if asked is None else sorted({min(rows, most) for rows in asked})
+
+
+def reserved(
+    cfg: EngineConfig,
+    limits: Limits,
+    shape: DraftShape,
+    plan: PoolPlan,
+    worker_over: Callable[[list[KVPool]], Worker],
+) -> int:
+    """Bytes to keep for workspaces and graphs; 0 where pools leave half of the memory anyway, and on a CPU."""
+    roomy = 2 * plan.want_entries * plan.bytes_per_token <= free_bytes(plan.device)
+    if plan.device.type != "cuda" or cfg.kv.max_tokens is not None or roomy:
+        return 0
+    trial = plan.of_pages(1)
+    preparer = Preparer(plan.page, shape.loop, plan.device)
+    size = workspace_bytes(worker_over(trial), preparer, limits, len(trial), graphs=graphs(cfg, plan.device))
+    log.info("memory: %s kept for workspaces and graphs", mib(size))
+    return size
 
 
 def draws_drafts(spec: SpecConfig, shape: DraftShape) -> bool:
@@ -131,20 +175,3 @@ def speculation(
     if spec.synthetic_acceptance is not None:
         verify = partial(synthetic, mean=spec.synthetic_acceptance)
     return Speculation(capture, drafter, verify)
-
-
-def build_pools(
-    cfg: EngineConfig, limits: Limits, shape: DraftShape, target: Decoder, head: DraftModel | None
-) -> list[KVPool]:
-    """One pool, or with `kv.draft_pool=separate` a second one for the head; all of as many pages."""
-    device = target.embed.weight.device
-    groups: list[tuple[KVLayout, torch.dtype]] = [(target.kv_layout, target.embed.weight.dtype)]
-    if head is not None:
-        groups.append((head.kv_layout, head.dtype))
-    most = shape.entries(limits.max_seq_len)
-    per_token = sum(layout.layers * layout.width * dtype.itemsize for layout, dtype in groups)
-    pages = 1 + pool_pages(cfg.kv, per_token, limits.max_batch_size * most, most, device)
-    page = cfg.kv.tokens_per_block
-    if cfg.kv.draft_pool is DraftPool.joint:
-        return [KVPool(groups, pages, page, device)]
-    return [KVPool([group], pages, page, device) for group in groups]

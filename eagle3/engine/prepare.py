@@ -21,6 +21,7 @@ class Preparer:
         self.page = page
         self.beyond = beyond
         self.device = device
+        self.pins = device.type != "cpu"  # copies do not wait for the device
 
     def contexts(self, chunks: Sequence[Chunk]) -> Contexts:
         """A pass over prompt chunks, at least one."""
@@ -90,7 +91,7 @@ class Preparer:
         return self._tensor(values, torch.int64)
 
     def _tensor(self, values: Sequence[object], dtype: torch.dtype) -> Tensor:
-        if self.device.type == "cpu":
+        if not self.pins:
             return torch.tensor(values, dtype=dtype)
         return torch.tensor(values, dtype=dtype, pin_memory=True).to(self.device, non_blocking=True)
 

@@ -1,7 +1,7 @@
 """Runs a planned step on the device, and brings back what it emitted when it is asked for."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,8 @@ from torch import Tensor
 
 from eagle3.engine.prepare import Preparer
 from eagle3.engine.request import Request
-from eagle3.engine.scheduler import Plan
+from eagle3.engine.scheduler import Chunk, Plan
+from eagle3.errors import CapacityError
 from eagle3.spec.batch import Accepted
 from eagle3.spec.worker import Worker
 
@@ -31,9 +32,27 @@ class Output:
         return prompts, rows, counts
 
 
-def on(device: torch.device) -> AbstractContextManager[object]:
-    """Make a GPU the current one: events and graphs belong to it."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+@contextmanager
+def on(device: torch.device) -> Iterator[None]:
+    """Make a GPU the current one: events and graphs belong to it. Its memory running out is a `CapacityError`."""
+    try:
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            yield
+    except RuntimeError as error:
+        if not ran_out(error):
+            raise
+        raise CapacityError(
+            "the GPU's memory ran out: lower kv.free_gpu_memory_fraction, kv.max_tokens, runtime.max_batch_size, "
+            "runtime.max_num_tokens, runtime.cuda_graph_batch_sizes or runtime.cuda_graph_prompt_rows "
+            f"({str(error).partition(chr(10))[0]})"
+        ) from error
+
+
+def ran_out(error: BaseException | None) -> bool:
+    """Whether memory was short, be it that ending a graph's capture then failed as well."""
+    while error is not None and not isinstance(error, torch.OutOfMemoryError):
+        error = error.__context__
+    return error is not None
 
 
 class Runner:
@@ -54,7 +73,7 @@ class Runner:
         if plan.restore:
             self.worker.slots.restore(self.preparer.ids(plan.restore))
         if plan.chunks:
-            prompts = self._read(self.worker.contexts(self.preparer.contexts(plan.chunks)))
+            prompts = self._read(self.contexts(plan.chunks))
         if plan.generations:
             rows = self._read(self.generations(plan.generations))
         arrived = None
@@ -62,6 +81,10 @@ class Runner:
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record()
         return Output(prompts, rows, arrived)
+
+    def contexts(self, chunks: Sequence[Chunk]) -> Accepted:
+        """The pass of prompt chunks, at least one."""
+        return self.worker.contexts(self.preparer.contexts(chunks))
 
     def generations(self, requests: Sequence[Request]) -> Accepted:
         """The pass of requests that generate, at least one."""
