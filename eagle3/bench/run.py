@@ -3,8 +3,10 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import mean, median
 
+from eagle3.bench.floor import step_floor
+from eagle3.bench.sections import Profile
 from eagle3.bench.workload import Workload
 from eagle3.config.shape import DraftShape
 from eagle3.engine.engine import Engine, Result
@@ -37,7 +39,9 @@ class Cell:
     batch: int
     shape: DraftShape
     acceptance_valid: bool
+    floor_ms: float | None = None  # of a step, halfway through the answers; None: not known for this device
     passes: list[Pass] = field(default_factory=list)
+    profile: Profile | None = None
 
     def spread(self, value: Callable[[Pass], float]) -> tuple[float, float, float]:
         """min, median and max over the passes."""
@@ -99,8 +103,15 @@ def measure(
     tell: Callable[[str], None],
 ) -> list[Cell]:
     """All arms at one batch size, in turns: one unscored pass each, then `repeats` scored ones on the same prompts."""
+    context = round(mean(map(len, work.batch(batch, 0))) + output_len / 2)
     cells = [
-        Cell(name, batch, engine.scheduler.shape, work.real and engine.config.spec.synthetic_acceptance is None)
+        Cell(
+            name,
+            batch,
+            engine.scheduler.shape,
+            work.real and engine.config.spec.synthetic_acceptance is None,
+            step_floor(engine.runner.worker, batch, context),
+        )
         for name, engine in arms.items()
     ]
     for turn in range(-1, repeats):

@@ -1,12 +1,14 @@
 """`eagle3 benchmark`: the engine with and without drafting, on the same prompts, in one run."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eagle3.cli.bench_modes import alone, kernels_task, minutes, soak_task
 from eagle3.cli.options import Json, takes_overrides
 from eagle3.config.flags import HydraFlags
 from eagle3.errors import ConfigError, Problem
@@ -24,6 +26,8 @@ class Options:
 
     prompts: "tuple[Prompt, ...]"  # none: made-up token ids
     json: bool
+    profile: bool = False
+    trace: str | None = None
 
 
 @takes_overrides
@@ -34,18 +38,46 @@ def benchmark(
         list[str] | None,
         typer.Option("--prompt-file", metavar="FILE", help="Real prompts; without them ids are made up."),
     ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also split the step of each arm and batch size into its parts.")
+    ] = False,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Also write a chrome trace of a few steps of the engine's own arm, at the first batch size.",
+        ),
+    ] = None,
+    soak: Annotated[
+        float | None,
+        typer.Option("--soak", metavar="MINUTES", help="Instead: mixed load on the engine's own arm for so long."),
+    ] = None,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Instead: time the attention kernel alone, without weights.")
+    ] = False,
     json_: Json = False,
 ) -> int:
     """Measure steps, latency, throughput and acceptance, plain and speculative, by batch size.
 
     Both arms share the target and run the same prompts in turns: one unscored pass, then bench.repeats scored ones.
-    Three numbers are min, median and max. Acceptance on made-up ids, or with spec.synthetic_acceptance, is not valid.
+    Three numbers are min, median and max. The floor is what a step must read or compute at the speed measured on this
+    device, "–" on one that is not known. --profile runs further, unscored passes. Acceptance on made-up ids, or with spec.synthetic_acceptance, is not valid.
+
+    --soak serves prompts and answers of all lengths, sampled in all ways, some aborted, a tenth of the time a window,
+    and fails (1) if pages, slots or memory do not come back. --kernels times tree attention over runtime.max_seq_len entries, for each of bench.batch_sizes.
 
     Examples:
 
       eagle3 benchmark bench.output_len=64 --prompt-file questions.jsonl
 
       eagle3 benchmark conf=llama8b target.load_format=dummy draft.load_format=dummy spec.synthetic_acceptance=3 bench=serving runtime.max_batch_size=32
+
+      eagle3 benchmark conf=tiny --profile --trace steps.json
+
+      eagle3 benchmark conf=tiny --soak 0.5
+
+      eagle3 benchmark conf=llama8b runtime.max_seq_len=32768 --kernels
 
       eagle3 benchmark -m spec.max_draft_len=3,5,7 conf=llama8b --prompt-file questions.jsonl
     """  # noqa: E501
@@ -54,20 +86,42 @@ def benchmark(
 
     if load.show(flags, overrides):
         return 0
+    others = {"--prompt-file": prompt_file, "--profile": profile, "--trace": trace}
+    if instead := alone({"--soak": soak is not None, "--kernels": kernels}, others):
+        if instead == "--kernels":
+            return load.run(partial(kernels_task, json_), flags, overrides)
+        return load.run(partial(soak_task, 60 * minutes(soak), json_), flags, overrides)
     prompts = given_prompts((), prompt_file, ()) if prompt_file else ()
     if own := [i for i, p in enumerate(prompts) if p.sampling]:
         message = "sampling of their own is not measured; leave it out, or set sampling.… for all"
         raise ConfigError([Problem("--prompt-file", message, [f"prompt {i}" for i in own[:5]], "command line")])
-    return load.run(partial(task, Options(prompts, json_)), flags, overrides)
+    if trace is not None:
+        trace = trace_file(trace, flags)
+    return load.run(partial(task, Options(prompts, json_, profile, trace)), flags, overrides)
+
+
+def trace_file(given: str, flags: HydraFlags) -> str:
+    """Where the trace goes. Raises `ConfigError` where nothing can be written, and for many jobs with one file."""
+    path = Path(given).absolute()
+    message = None
+    if flags.multirun:
+        message = "wants a single run: the jobs of a sweep would write the same file"
+    elif path.is_dir() or not path.parent.is_dir():
+        message = "wants a file in a folder that exists"
+    if message:
+        raise ConfigError([Problem("--trace", message, given, "command line")])
+    return str(path)
 
 
 def task(options: Options, composed: "Composed") -> float:
     """Measure a configuration; output tokens a second of its own arm at the first batch size."""
-    from eagle3.bench.report import record, table
+    from eagle3.bench.profile import profile, trace
+    from eagle3.bench.report import profile_table, record, table
     from eagle3.bench.run import measure
     from eagle3.build.engine import build_arms
     from eagle3.cli.report import console, loading, print_problems
     from eagle3.config.rules_engine import bench_fits
+    from eagle3.engine.warmup import tune
 
     print_problems(composed.warnings, "yellow")
     bench = composed.config.bench
@@ -81,13 +135,25 @@ def task(options: Options, composed: "Composed") -> float:
         raise ConfigError(problems)
     cells = []
     with console().status("benchmark") as status:
+        for engine in arms.values():
+            tune(engine, status.update)
         for batch in bench.batch_sizes:
-            cells += measure(arms, work, batch, bench.output_len, bench.repeats, status.update)
+            found = measure(arms, work, batch, bench.output_len, bench.repeats, status.update)
+            if options.profile:
+                status.update(f"batch {batch}, profile")
+                prompts = work.batch(batch, 0)
+                found = [replace(c, profile=profile(arms[c.arm], prompts, bench.output_len)) for c in found]
+            cells += found
+        if options.trace:
+            status.update("trace")
+            trace(own, work.batch(bench.batch_sizes[0], 0), bench.output_len, Path(options.trace))
     done = record(composed.config, composed.overrides, cells, work.real, own.runner.preparer.device)
     if options.json:
         typer.echo(json.dumps(done))
     else:
         console(stderr=False).print(table(done))
+        if options.profile:
+            console(stderr=False).print(profile_table(done))
     first = next(c for c in done["cells"] if arms[c["arm"]] is own)
     return float(first["output_throughput"][1])
 

@@ -90,7 +90,7 @@ def _linear_kernel(  # type: ignore[no-untyped-def]
     pair = outs.to(tl.int64) * depth  # from a gate's row to its partner's
     if OVERLAP and WHOLE:
         # the weights of the first blocks are on their way before the rows are there
-        LINE: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth
+        LINE: tl.constexpr = min(BLOCK_K, 1024 // weight.dtype.element_ty.primitive_bitwidth)
         lines = low + tl.arange(0, AHEAD * BLOCK_K // LINE) * LINE
         _prefetch(weight + row[:, None] + lines[None, :])
         if GATED:

@@ -246,7 +246,7 @@ def _digit_kernel(  # type: ignore[no-untyped-def]
                 tl.store(into + tl.arange(0, 16), tl.zeros([16], tl.int64))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["stream"])  # type: ignore[untyped-decorator]
 def _race_kernel(  # type: ignore[no-untyped-def]
     logits,
     temperature,

@@ -73,7 +73,7 @@ class TreeSlots:
         """Bring the rows `ids` of requests that left back to rest."""
         for row, rest in zip(self.tree.tensors(), self.rest.tensors(), strict=True):
             row[ids] = rest
-        self.length[ids] = 0
-        self.has_tree[ids] = False
-        if self.probs is not None:
-            self.probs[ids] = 0
+        # filled, not assigned: a number on the right would be copied from the host, and waited for
+        for rows in (self.length, self.has_tree, self.probs):
+            if rows is not None:
+                rows.index_fill_(0, ids, 0)

@@ -1,5 +1,6 @@
 """Composing: every fault at once, origins, hints, the user's own files."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ def test_every_shipped_file_composes(entry: object) -> None:
         "draft=eagle3": ["draft.checkpoint=./head"],
         "target=base": ["target.checkpoint=./model"],
         "spec=chain": ["draft=eagle3", "draft.checkpoint=./head"],
+        "spec=chain3": ["draft=eagle3", "draft.checkpoint=./head"],
         "spec=tree": ["draft=eagle3", "draft.checkpoint=./head"],
     }
     overrides = [f"{group}={name}", *needed.get(f"{group}={name}", []), *TEMPLATES.get(name, ())]
@@ -76,7 +78,7 @@ def test_five_faults_in_five_sections_are_all_told() -> None:
     )
 
     assert set(found) == {"spec", "target.dtype", "kv.tokens_per_block", "runtime.max_batch", "sampling.seed"}
-    assert found["spec"].message == "must be one of chain, none, tree"
+    assert found["spec"].message == "must be one of chain, chain3, none, tree"
     assert found["target.dtype"].value == "float3"
     assert found["kv.tokens_per_block"].origin == "override kv.tokens_per_block=33"
     assert "did you mean runtime.max_batch_size?" in found["runtime.max_batch"].message
@@ -87,7 +89,7 @@ def test_five_faults_in_five_sections_are_all_told() -> None:
     ("override", "key", "message"),
     [
         ("spec=tre", "spec", "did you mean tree?"),
-        ("spec=off", "spec", "must be one of chain, none, tree"),
+        ("spec=off", "spec", "must be one of chain, chain3, none, tree"),
         ("conf=lama8b", "conf", "did you mean llama8b?"),
         ("kv.tokens_per_block=2.5", "kv.tokens_per_block", "must be an integer"),
         ("kv.tokens_per_block=null", "kv.tokens_per_block", "must be an integer"),
@@ -267,9 +269,18 @@ def test_another_root_file(own: Path) -> None:
         compose(config_name="nowhere")
 
 
-def test_the_recipe_names_its_command_first() -> None:
-    for path in shipped("recipes").glob("*.yaml"):
-        command = path.read_text().splitlines()[1]
-        assert command.startswith("# eagle3 ")
-        assert f"recipe={path.stem}" in command
-        assert yaml.safe_load(path.read_text())["hydra"]["sweeper"]["params"]
+@pytest.mark.parametrize("path", sorted(shipped("recipes").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_recipe_names_its_command_first_and_its_jobs_compose(path: Path) -> None:
+    command = path.read_text().splitlines()[1]
+    assert command.startswith("# eagle3 ")
+    assert f"recipe={path.stem}" in command
+    sweep = yaml.safe_load(path.read_text()).get("hydra", {}).get("sweeper", {}).get("params", {})
+    assert (" -m " in command) == bool(sweep)
+    for values in product(*(str(value).split(",") for value in sweep.values())):
+        job = [f"{key}={value}" for key, value in zip(sweep, values, strict=True)]
+        assert not compose([f"recipe={path.stem}", *job]).not_runnable
+
+
+def test_the_two_shapes_of_a_recipes_steps() -> None:
+    shapes = [compose(["recipe=h200_steps", f"spec={spec}"]).shape for spec in ("chain3", "tree")]
+    assert shapes == [DraftShape(3, 1, 4), DraftShape(6, 10, 60)]

@@ -117,7 +117,7 @@ def test_a_sweep_in_a_recipe_of_the_users(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("spec=tree,forest", "must be one of chain, none, tree"),
+        ("spec=tree,forest", "must be one of chain, chain3, none, tree"),
         ("kv.tokens_per_blok=1,2", "did you mean kv.tokens_per_block?"),
         ("+kv.tokens_per_block=1,2", "needs no +"),
     ],

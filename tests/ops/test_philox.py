@@ -72,7 +72,7 @@ def test_uniform_and_uncorrelated() -> None:
         assert abs(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1].item()) < 0.015
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stream"])
 def _noise_kernel(out, seed, index, stream, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
     row = tl.program_id(0)
     group = tl.arange(0, BLOCK) + 3

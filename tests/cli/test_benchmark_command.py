@@ -1,0 +1,141 @@
+"""`eagle3 benchmark`: what it reports, and its profile and trace."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eagle3.bench.kernels import Case, Timed
+from eagle3.cli import main
+from eagle3.cli.bench_modes import clock
+from eagle3.kv.pages import Pages
+
+SMALL = ["conf=tiny", "runtime.device=cpu", "target.architecture.num_hidden_layers=2", "spec.layers_to_capture=[0,1]"]
+SHORT = ["bench.prompt_len=8", "bench.output_len=12", "bench.repeats=1", "runtime.max_seq_len=64"]
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def told(capsys: Capture, *more: str) -> dict[str, Any]:
+    assert main(["benchmark", *SMALL, *SHORT, *more, "--json"]) == 0
+    record: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return record
+
+
+def test_profile(capsys: Capture) -> None:
+    cells = told(capsys, "bench.batch_sizes=[1,2]", "--profile")["cells"]
+    assert [(c["batch"], c["arm"]) for c in cells] == [(1, "plain"), (1, "spec"), (2, "plain"), (2, "spec")]
+    common = {"read", "target attention", "target linear", "target other", "verify", "write"}
+    for cell in cells:
+        profile = cell["profile"]
+        assert set(profile["sections"]) == common | ({"move", "draft", "build"} if cell["arm"] == "spec" else set())
+        assert all(part["ms"] > 0 for part in profile["sections"].values())
+        assert sum(part["share"] for part in profile["sections"].values()) == pytest.approx(1, abs=0.4)
+        assert profile["steps"] >= 20
+        assert profile["step_ms"] == cell["step_ms"][1]
+        assert profile["host_gap"]["ms"] == pytest.approx(profile["host_gap"]["share"] * profile["step_ms"])
+
+
+def test_without_a_profile(capsys: Capture) -> None:
+    record = told(capsys)
+    assert [c["profile"] for c in record["cells"]] == [None, None]
+    assert [c["floor"] for c in record["cells"]] == [None, None], "no floor is known of a CPU"
+
+
+def test_steps_that_there_are_none_of(capsys: Capture) -> None:
+    cells = told(capsys, "bench.output_len=1", "--profile")["cells"]
+    assert [(c["step_ms"], c["profile"]) for c in cells] == [(None, None)] * 2
+
+
+def test_tables(capsys: Capture) -> None:
+    assert main(["benchmark", *SMALL, *SHORT, "--profile"]) == 0
+    out = capsys.readouterr().out
+    for words in ("floor ms (share)", "target attention", "marked step", "step without marks", "host gap"):
+        assert words in out
+
+
+def test_trace(tmp_path: Path) -> None:
+    assert main(["benchmark", *SMALL, *SHORT, "--trace", "steps.json"]) == 0
+    assert json.loads((tmp_path / "steps.json").read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize("wrong", [["--trace", "nowhere/steps.json"], ["--trace", "."], ["-m", "--trace", "x.json"]])
+def test_a_trace_that_cannot_be_written(wrong: list[str], capsys: Capture, tmp_path: Path) -> None:
+    assert main(["benchmark", *SMALL, *SHORT, *wrong]) == 2
+    assert "--trace" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir()), "told before anything ran"
+
+
+SIZES = ["runtime.max_seq_len=64", "runtime.max_batch_size=2", "bench.output_len=8"]
+SOAK = ["benchmark", *SMALL, *SIZES]
+
+
+def test_soak(capsys: Capture) -> None:
+    assert main([*SOAK, "--soak", "0.05", "--json"]) == 0
+    soak = json.loads(capsys.readouterr().out)["soak"]
+    assert (soak["pages"], soak["slots"]) == ("ok", "ok")
+    assert soak["pages_free"] == soak["pages_total"]
+    assert (soak["slots_free"], soak["slots_total"]) == (2, 2)
+    assert 1 <= len(soak["windows"]) <= 11
+    for window in soak["windows"]:
+        assert window["steps"] > window["full_steps"]
+        assert window["pages_free"] == soak["pages_total"]
+        assert window["memory"]["resident"] > 0
+    assert soak["output_throughput"] > 0
+
+
+def test_soak_table_of_plain_decoding(capsys: Capture) -> None:
+    assert main(["benchmark", "conf=smollm2", "target=tiny", "runtime.device=cpu", *SIZES, "--soak", "0.01"]) == 0
+    out = capsys.readouterr().out
+    for words in ("mixed load", "pages ok", "slots ok", "memory ", "drift ", "full step ms", "resident MiB"):
+        assert words in out
+
+
+def test_soak_that_leaks_a_page(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    release = Pages.release
+    monkeypatch.setattr(Pages, "release", lambda pool, owned: release(pool, owned[1:]) or owned.clear())
+    assert main([*SOAK, "--soak", "1", "--json"]) == 1
+    out, err = capsys.readouterr()
+    soak = json.loads(out)["soak"]
+    assert soak["pages"] == "no"
+    assert soak["pages_free"] < soak["pages_total"]
+    assert "pages did not come back" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--kernels"], "--kernels  wants a GPU"),
+        (["--soak", "0"], "--soak  wants minutes"),
+        (["--soak", "nan"], "--soak  wants minutes"),
+        (["--soak", "1", "--kernels", "--profile"], "--soak  cannot go with --kernels, --profile"),
+        (["--kernels", "--trace", "x.json"], "--kernels  cannot go with --trace"),
+    ],
+)
+def test_modes_that_are_refused(flags: list[str], words: str, capsys: Capture) -> None:
+    assert main(["benchmark", *SMALL, *flags]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("floor", [None, 20.0])
+def test_kernels(floor: float | None, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    case = Case(8, 60, 32768, 32, 1027, 32, 8, 128, None, torch.bfloat16, steady=False)
+    monkeypatch.setattr("eagle3.bench.kernels.time_kernels", lambda _: [Timed(case, 40.0, floor)])
+    assert main(["benchmark", *SMALL, "--kernels", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)["kernels"]["tree_attention"][0]
+    assert (row["batch"], row["rows"], row["context"], row["dtype"], row["us"]) == (8, 60, 32768, "bfloat16", 40.0)
+    assert row["floor"] == (floor and {"us": 20.0, "share": 0.5})
+    assert main(["benchmark", *SMALL, "--kernels"]) == 0
+    out = capsys.readouterr().out
+    assert "32 / 8 × 128" in out
+    assert ("50%" in out) == (floor is not None)
+
+
+def test_the_time_that_is_left() -> None:
+    assert [clock(s) for s in (480, 61.2, 9, -3)] == ["8:00", "1:02", "0:09", "0:00"]
