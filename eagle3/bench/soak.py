@@ -234,7 +234,7 @@ def soak(engine: Engine, seconds: float, tell: Callable[[float], None]) -> Soak:
         pages_total=[pool.total for pool in scheduler.pools],
         pages_free=[pool.free for pool in scheduler.pools],
         slots_total=scheduler.limits.max_batch_size,
-        slots_free=len(scheduler._slots),
+        slots_free=scheduler.free_slots,
     )
 
 

@@ -15,6 +15,7 @@ from eagle3.config.typed import Reader
 from eagle3.errors import ConfigError, Problem
 
 _SECTION = "sampling."
+KNOWN = 1024  # kinds of sampling that are remembered
 
 
 def request_sampling(cfg: EngineConfig, values: Mapping[str, Any]) -> SamplingConfig:
@@ -33,6 +34,27 @@ def request_sampling(cfg: EngineConfig, values: Mapping[str, Any]) -> SamplingCo
     if problems:
         raise ConfigError([replace(problem, key=problem.key.removeprefix(_SECTION)) for problem in problems])
     return read
+
+
+class RequestSampling:
+    """`request_sampling` for many requests: what differs from an earlier one by its seed alone is not checked again."""
+
+    def __init__(self, cfg: EngineConfig) -> None:
+        self._cfg = cfg
+        self._known: dict[str, SamplingConfig] = {}  # by what was asked, but for the seed
+
+    def __call__(self, values: Mapping[str, Any]) -> SamplingConfig:
+        """As `request_sampling`."""
+        asked = dict(values)
+        seed = asked.pop("seed", self._cfg.sampling.seed)
+        if type(seed) is not int or not 0 <= seed < 2**63:
+            return request_sampling(self._cfg, values)
+        name = repr(sorted(asked.items()))
+        if name not in self._known:
+            if len(self._known) >= KNOWN:
+                self._known.clear()
+            self._known[name] = request_sampling(self._cfg, asked)
+        return replace(self._known[name], seed=seed)
 
 
 def placed(error: ConfigError, where: str) -> list[Problem]:

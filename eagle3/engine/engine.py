@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from eagle3.config.request import request_sampling
+from eagle3.config.request import RequestSampling
 from eagle3.config.schema import EngineConfig
 from eagle3.engine.finish import FinishReason
 from eagle3.engine.request import Request, SamplingParams
@@ -77,6 +77,7 @@ class Engine:
         self._pending: tuple[Plan, Output] | None = None
         self._requests: dict[str, tuple[Request, IncrementalDecoder | None]] = {}
         self._added = 0
+        self._sampling = RequestSampling(config)
         self._failed = False  # a step was begun and did not end
 
     def add(self, prompt: Prompt, *, request_id: str | None = None, **sampling: Any) -> str:  # noqa: ANN401
@@ -85,7 +86,7 @@ class Engine:
         `sampling` replaces single fields of the configuration's. Raises `ConfigError` for bad values and
         `CapacityError` for a request that can never fit; the engine goes on.
         """
-        config = request_sampling(self.config, sampling)
+        config = self._sampling(sampling)
         tokens = self._tokens(prompt)
         self.check_prompt(tokens)
         params = SamplingParams.resolve(config, self.end_ids)

@@ -66,6 +66,11 @@ class Scheduler:
         self._slots = deque(range(limits.max_batch_size))
         self._restore: list[int] = []
 
+    @property
+    def free_slots(self) -> int:
+        """Slots that no request holds."""
+        return len(self._slots)
+
     def add(self, request: Request) -> None:
         """Queue a request. Raises `CapacityError` if no empty engine could ever finish it."""
         if request.prompt_len + 1 > self.limits.max_seq_len:

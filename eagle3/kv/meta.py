@@ -34,9 +34,3 @@ class TreeMeta:
 
 
 AttnMeta = PromptMeta | TreeMeta
-
-
-def entries(table: Tensor, at: Tensor, page: int) -> Tensor:
-    """Flat entries [B, n] i64 of the sequence positions `at` [B, n] under the block table [B, M]."""
-    ids = table.long().gather(1, (at // page).long())
-    return ids * page + at % page

@@ -2,8 +2,6 @@
 
 # ruff: noqa: ANN001, ANN202 (a kernel's arguments have no Python types)
 
-from functools import lru_cache
-
 import torch
 import triton
 import triton.language as tl
@@ -13,11 +11,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from eagle3.ops.dispatch import copies_blocks, follow, overlapped
 from eagle3.ops.paged import attend, read_kv
 from eagle3.ops.paged_blocks import LOG2_E, Tile, absorb, choose_tile, dot_scores, load_block
+from eagle3.ops.parts import LONG, choose_splits, combine_parts, processors
 from eagle3.ops.steady import PART, attend_steady, close_part, join_parts
 
-LEAST_SPLIT = 256  # entries a part, at least; of a tile of few rows, which is soon done, one block
-LONG = 8192  # entries from which large tiles pay
-MOST_SPLITS = 64
 TAIL = tl.constexpr(4)  # blocks that the tail takes as long as, more than it has
 
 
@@ -64,26 +60,6 @@ def tree_attention_torch(
     return (attend_steady if steady else attend)(rows, k, v, visible, kv_lens == 0, scale).flatten(0, 1)
 
 
-def choose_splits(programs: int, width: int, processors: int, tile: Tile) -> int:
-    """Into how many parts to split the entries, where one part each makes `programs` and tables hold `width`.
-
-    A function of shapes alone, so that a CUDA graph may hold it. One part needs no second launch.
-    """
-    if programs >= processors and width < LONG:
-        return 1
-    room = processors * max(1, 8 // tile.warps)
-    most = min(MOST_SPLITS, max(1, width // (LEAST_SPLIT if tile.rows > 16 else tile.entries)))
-    if most * programs <= room:
-        return most
-    busy = [s * programs / (room * -(-s * programs // room)) for s in range(1, most + 1)]  # share of the waves
-    return next(s for s, share in enumerate(busy, 1) if share >= 0.9 * max(busy))
-
-
-@lru_cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-
-
 def tree_attention_triton(
     q: Tensor,
     kv: Tensor,
@@ -114,13 +90,13 @@ def tree_attention_triton(
     if by_page is None:
         by_page = q.is_cuda and copies_blocks(q.device) and q.dtype.itemsize == 2
     tile = tile or choose_tile(
-        Q * group, hd, q.dtype, steady, long=M * page >= LONG, full=G * n_kv >= _processors(q.device)
+        Q * group, hd, q.dtype, steady, long=M * page >= LONG, full=G * n_kv >= processors(q.device)
     )
     tiles = triton.cdiv(Q * group, tile.rows)
     if split_by_position is not None:
         splits = triton.cdiv(M * page, split_by_position)
     elif splits is None:
-        splits = choose_splits(G * n_kv * tiles, M * page, _processors(q.device), tile)
+        splits = choose_splits(G * n_kv * tiles, M * page, processors(q.device), tile)
     assert scale > 0
     assert page & (page - 1) == 0
     assert (split_by_position or 0) % tile.entries == 0
@@ -148,18 +124,7 @@ def tree_attention_triton(
     if split_by_position is not None:
         join_parts(parts, logs, out)
     elif split:
-        block = triton.next_power_of_2(hd)
-        _combine_kernel[(rows * n_h,)](
-            parts,
-            logs,
-            out,
-            splits,
-            HEAD=hd,
-            BLOCK_D=block,
-            BLOCK_S=triton.next_power_of_2(splits),
-            num_warps=2,
-            **overlapped(q),
-        )
+        combine_parts(parts, logs, out)
     return out
 
 
@@ -293,32 +258,6 @@ def _tree_attention_kernel(  # type: ignore[no-untyped-def]
         tl.store(parts + out_at[:, None] * HEAD + dim[None, :], acc, mask=written)
     else:
         tl.store(out + out_at[:, None] * HEAD + dim[None, :], acc.to(out.dtype.element_ty), mask=real)
-
-
-@triton.jit(do_not_specialize=["splits"])  # type: ignore[untyped-decorator]
-def _combine_kernel(  # type: ignore[no-untyped-def]
-    parts, logs, out, splits, HEAD: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr, OVERLAP: tl.constexpr
-):  # fmt: skip
-    """out [rows · n_h, HEAD] of parts [rows · n_h, splits, HEAD], each weighted by 2 ** logs; -inf: not written."""
-    follow(OVERLAP)
-    row = tl.program_id(0).to(tl.int64)
-    split, dim = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
-    log = tl.load(logs + row * splits + split, mask=split < splits, other=float("-inf"))
-    top = tl.max(log, 0)
-    top = tl.where(top == float("-inf"), 0.0, top)
-    total = tl.sum(tl.exp2(log - top), 0)
-    acc = tl.zeros((BLOCK_D,), tl.float32)
-    CHUNK: tl.constexpr = min(BLOCK_S, 16)
-    for first in range(0, splits, CHUNK):
-        at = first + tl.arange(0, CHUNK)
-        real = (at < splits)[:, None] & (dim < HEAD)[None, :]
-        # read whether written or not, so that it need not wait for the logs
-        part = tl.load(parts + (row * splits + at)[:, None] * HEAD + dim[None, :], mask=real, other=0.0)
-        some = tl.load(logs + row * splits + at, mask=at < splits, other=float("-inf"))
-        part = tl.where((some != float("-inf"))[:, None], part, 0.0)
-        acc += tl.sum(part * tl.exp2(some - top)[:, None], 0)
-    acc = acc / tl.where(total == 0, 1.0, total)
-    tl.store(out + row * HEAD + dim, acc.to(out.dtype.element_ty), mask=dim < HEAD)
 
 
 def tree_attention(

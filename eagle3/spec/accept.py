@@ -8,8 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from eagle3.ops.filters import filter_logits
 from eagle3.ops.philox import Stream, coin, noise
-from eagle3.ops.sample import filter_logits, sample
+from eagle3.ops.sample import sample
 from eagle3.ops.select import argmax
 from eagle3.ops.verify_tree import verify_tree
 from eagle3.spec.batch import Accepted, Draws, Sampling

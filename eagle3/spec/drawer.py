@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eagle3.ops.filters import filter_logits
 from eagle3.ops.grow import Grown
 from eagle3.ops.philox import Stream, noise
-from eagle3.ops.sample import filter_logits
 from eagle3.ops.select import argmax
 from eagle3.spec.drafter import Drafter
 from eagle3.spec.rows import Rows

@@ -11,12 +11,13 @@ from eagle3.build.engine import build_engine
 from eagle3.config.load import compose
 from eagle3.config.shape import DraftShape
 from eagle3.engine.engine import Engine
-from eagle3.kv.meta import AttnMeta, PromptMeta, TreeMeta, entries
+from eagle3.kv.meta import AttnMeta, PromptMeta, TreeMeta
 from eagle3.kv.pool import KVPool
 from eagle3.models.decoder import Decoder
 from eagle3.models.weights import dummy_weights
 from eagle3.nn.embedding import Embedding
 from eagle3.nn.linear import Linear
+from eagle3.ops.slot_rows import entries
 from helpers.pairs import CPU, LAYERS, POSITIONS, engine, facts, random_head
 from helpers.scripted import follow, spoiled
 from helpers.trace import preempt_often, serve

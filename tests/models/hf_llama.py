@@ -9,10 +9,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_rope_utils import dynamic_rope_update
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
-from eagle3.kv.meta import PromptMeta, TreeMeta, entries
+from eagle3.kv.meta import PromptMeta, TreeMeta
 from eagle3.kv.pool import KVPool
 from eagle3.models.decoder import Decoder, ModelFacts, OnLayer
 from eagle3.models.weights import load_weights
+from eagle3.ops.slot_rows import entries
 
 CPU = torch.device("cpu")
 

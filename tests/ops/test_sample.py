@@ -6,8 +6,9 @@ from scipy.stats import chisquare
 from torch import Tensor
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from eagle3.ops.filters import filter_logits
 from eagle3.ops.philox import Stream
-from eagle3.ops.sample import filter_logits, sample, sample_torch, sample_triton
+from eagle3.ops.sample import sample, sample_torch, sample_triton
 from eagle3.ops.select import CHUNK
 
 DRAWS = 100_000

@@ -14,8 +14,8 @@ from attention_oracle import (
 from torch import Tensor
 
 from eagle3.ops.paged_blocks import Tile
+from eagle3.ops.parts import choose_splits
 from eagle3.ops.tree_attention import (
-    choose_splits,
     tree_attention,
     tree_attention_torch,
     tree_attention_triton,
