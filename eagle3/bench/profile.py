@@ -12,6 +12,7 @@ from eagle3.bench.run import one_pass
 from eagle3.bench.sections import Profile, Section, Stamp, around, elapsed_ms, mark, stamp
 from eagle3.engine.engine import Engine
 from eagle3.engine.graphs import GraphRunner
+from eagle3.errors import RunError
 
 STEPS = 20  # at least so many are looked at, in STEPS passes at most
 TRACED = 8
@@ -85,6 +86,8 @@ def trace(engine: Engine, prompts: Sequence[Sequence[int]], output_len: int, fil
         wait(engine.runner.preparer.device)
     engine.abort_all()
     traced.export_chrome_trace(str(file))
+    if not file.is_file() or not file.stat().st_size:  # the profiler itself does not say so
+        raise RunError(f"{file}: the trace could not be written")
     return steps
 
 

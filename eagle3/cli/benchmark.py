@@ -1,6 +1,7 @@
 """`eagle3 benchmark`: the engine with and without drafting, on the same prompts, in one run."""
 
 import json
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -106,8 +107,8 @@ def trace_file(given: str, flags: HydraFlags) -> str:
     message = None
     if flags.multirun:
         message = "wants a single run: the jobs of a sweep would write the same file"
-    elif path.is_dir() or not path.parent.is_dir():
-        message = "wants a file in a folder that exists"
+    elif path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        message = "wants a file that can be written, in a folder that exists"
     if message:
         raise ConfigError([Problem("--trace", message, given, "command line")])
     return str(path)
@@ -144,9 +145,6 @@ def task(options: Options, composed: "Composed") -> float:
                 prompts = work.batch(batch, 0)
                 found = [replace(c, profile=profile(arms[c.arm], prompts, bench.output_len)) for c in found]
             cells += found
-        if options.trace:
-            status.update("trace")
-            trace(own, work.batch(bench.batch_sizes[0], 0), bench.output_len, Path(options.trace))
     done = record(composed.config, composed.overrides, cells, work.real, own.runner.preparer.device)
     if options.json:
         typer.echo(json.dumps(done))
@@ -154,6 +152,9 @@ def task(options: Options, composed: "Composed") -> float:
         console(stderr=False).print(table(done))
         if options.profile:
             console(stderr=False).print(profile_table(done))
+    if options.trace:  # after what was measured is told, as writing may fail
+        with console().status("trace"):
+            trace(own, work.batch(bench.batch_sizes[0], 0), bench.output_len, Path(options.trace))
     first = next(c for c in done["cells"] if arms[c["arm"]] is own)
     return float(first["output_throughput"][1])
 

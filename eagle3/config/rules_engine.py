@@ -10,6 +10,8 @@ from eagle3.errors import Problem
 
 COLDEST = 1e-5  # below it logits over the temperature leave float32
 
+MOST = 2**30  # rows and positions are 32-bit integers
+
 
 def pages(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
     """Pages hold a power of two of entries; a pool holds a page and leaves some memory."""
@@ -30,8 +32,12 @@ def limits(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
     for name in ("max_batch_size", "max_num_tokens", "tensor_parallel_size", "pipeline_parallel_size"):
         if (value := getattr(run, name)) < 1:
             yield Problem(f"runtime.{name}", "must be at least 1", value)
+        elif value > MOST:
+            yield Problem(f"runtime.{name}", "must be at most 2^30", value)
     if run.max_seq_len is not None and run.max_seq_len < 2:
         yield Problem("runtime.max_seq_len", "must be at least 2, a prompt and an answer", run.max_seq_len)
+    elif run.max_seq_len is not None and run.max_seq_len > MOST:
+        yield Problem("runtime.max_seq_len", "must be at most 2^30", run.max_seq_len)
     if run.prompt_chunk is not None and not 1 <= run.prompt_chunk <= max(run.max_num_tokens, 1):
         message = f"must be in [1, {run.max_num_tokens}], up to max_num_tokens"
         yield Problem("runtime.prompt_chunk", message, run.prompt_chunk)

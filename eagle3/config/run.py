@@ -5,7 +5,8 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,12 +54,23 @@ def run(task: Task, flags: HydraFlags, overrides: Sequence[str]) -> int:
         compose(texts, config_dir=flags.config_dir, config_name=name)  # all problems, before any folder is made
         with session(flags.config_dir) as hydra:
             texts = [forced(loader_of(hydra), override, everywhere=False) for override in parsed]
-            failed = hydra.run(name, partial(_once, task), texts).return_value
+            with _folder("hydra.run.dir"):
+                job = hydra.run(name, partial(_once, task), texts)
+            failed = job.return_value  # raises what the task raised
     except FAULTS as error:
         raise ConfigError([Problem(name, told(error))]) from error
     if failed is not None:
         raise failed
     return 0
+
+
+@contextmanager
+def _folder(key: str) -> Iterator[None]:
+    """Tell of a folder for outputs that cannot be made. What a task raises does not pass here: Hydra keeps it."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError([Problem(key, f"the folder for outputs cannot be used: {error}")]) from error
 
 
 def show(flags: HydraFlags, overrides: Sequence[str]) -> bool:
@@ -118,7 +130,8 @@ def _sweep(hydra: Hydra, task: Task, config_name: str, overrides: list[str]) -> 
     with tempfile.TemporaryDirectory(prefix="eagle3-sweep-") as folder:
         index, failed = Path(folder), False
         try:
-            hydra.multirun(config_name, partial(_job, task, index), [*overrides, "hydra.mode=MULTIRUN"])
+            with _folder("hydra.sweep.dir"):
+                hydra.multirun(config_name, partial(_job, task, index), [*overrides, "hydra.mode=MULTIRUN"])
         except JobFailed:
             failed = True
         finally:

@@ -165,7 +165,7 @@ class Engine:
                     yield self._refused(str(i), prompt, own["seed"], error)
             while not self.idle:
                 yield from self.step()
-        except (Eagle3Error, GeneratorExit):
+        except (Eagle3Error, GeneratorExit, KeyboardInterrupt):
             for request_id in ids:
                 if request_id in self._requests:
                     self.abort(request_id)

@@ -29,6 +29,7 @@ class Recorder:
     def record(self, run: Callable[[], Accepted]) -> Captured:
         """Run a pass eagerly, then capture it on the current GPU. What it reads of the host must lie there already."""
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # as capturing does, which would else be counted as the graph's
         started, free = time.perf_counter(), torch.cuda.mem_get_info()[0]
         run()
         torch.cuda.synchronize()

@@ -42,8 +42,8 @@ def on(device: torch.device) -> Iterator[None]:
         if not ran_out(error):
             raise
         raise CapacityError(
-            "the GPU's memory ran out: lower kv.free_gpu_memory_fraction, kv.max_tokens, runtime.max_batch_size, "
-            "runtime.max_num_tokens, runtime.cuda_graph_batch_sizes or runtime.cuda_graph_prompt_rows "
+            "memory ran out: lower runtime.max_seq_len, runtime.max_batch_size, runtime.max_num_tokens, kv.max_tokens, "
+            "kv.free_gpu_memory_fraction, runtime.cuda_graph_batch_sizes or runtime.cuda_graph_prompt_rows "
             f"({str(error).partition(chr(10))[0]})"
         ) from error
 
@@ -51,6 +51,8 @@ def on(device: torch.device) -> Iterator[None]:
 def ran_out(error: BaseException | None) -> bool:
     """Whether memory was short, be it that ending a graph's capture then failed as well."""
     while error is not None and not isinstance(error, torch.OutOfMemoryError):
+        if "DefaultCPUAllocator" in str(error):  # a CPU has no error of its own for it
+            return True
         error = error.__context__
     return error is not None
 

@@ -11,8 +11,10 @@ import torch
 from eagle3.engine.engine import Engine
 from eagle3.engine.graphs import FILTERED, GREEDY, SAMPLED, GraphRunner
 from eagle3.engine.prompts import most_rows
+from eagle3.engine.runner import on
 from eagle3.engine.scheduler import Limits
 from eagle3.engine.tuning import tune_step
+from eagle3.errors import CapacityError
 
 KINDS = {"greedy": GREEDY, "sampled": SAMPLED, "filtered": FILTERED}
 ASKED: dict[str, dict[str, float | None]] = {
@@ -89,6 +91,11 @@ class Warmth:
 
 def warm(engine: Engine, tell: Callable[[str], None] = lambda _: None) -> Warmth:
     """Tune, capture every size of pass and kind of draw, then serve prompts of every kind of shape that is left."""
+    with on(engine.runner.preparer.device):
+        return _warm(engine, tell)
+
+
+def _warm(engine: Engine, tell: Callable[[str], None]) -> Warmth:
     tune(engine, tell)
     runner, limits = engine.runner, engine.scheduler.limits
     passes = list(_passes(runner, tell)) if isinstance(runner, GraphRunner) else []
@@ -123,7 +130,8 @@ def tune(engine: Engine, tell: Callable[[str], None] = lambda _: None) -> int:
     runner = engine.runner
     if not isinstance(runner, GraphRunner) or not runner.capture:
         return 0
-    return tune_step(runner.worker, runner.buckets, tell)
+    with on(runner.preparer.device):
+        return tune_step(runner.worker, runner.buckets, tell)
 
 
 def _graphs(runner: GraphRunner, tell: Callable[[str], None]) -> Iterable[Warmed]:
@@ -167,7 +175,10 @@ def room(engine: Engine) -> int:
     """The longest prompt that any request can have here, with a warm-up's answer."""
     shape, pools = engine.scheduler.shape, engine.scheduler.pools
     held = min(pool.total * pool.page for pool in pools) - shape.entries(0)
-    return max(1, min(held, engine.scheduler.limits.max_seq_len) - NEW)
+    most = min(held, engine.scheduler.limits.max_seq_len) - NEW
+    if most < 1:
+        raise CapacityError(f"no request of {1 + NEW} tokens fits: raise runtime.max_seq_len or kv.max_tokens")
+    return most
 
 
 def _serve(engine: Engine, lengths: Iterable[int], draw: str, new: int) -> float:

@@ -30,6 +30,15 @@ def copies_blocks(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of a multiprocessor's memory that a program may use; a CPU passes for a Hopper."""
+    if device.type != "cuda":
+        return 227 * 1024
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return int(triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"])
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def follow(OVERLAP: tl.constexpr):  # type: ignore[no-untyped-def]
     """Let the next kernel come, and wait for all before this one: what they wrote may be read, and read over, now.

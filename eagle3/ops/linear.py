@@ -148,7 +148,7 @@ def linear(
     """As `linear_torch`; on a GPU by what was found faster for these shapes, or by one kernel if `steady`."""
     if not by_kernel(x):
         return linear_torch(x, weight, bias, gated=gated, steady=steady)
-    stream = steady_stream(x.dtype, gated=gated) if steady else chosen(x.shape[0], weight, gated=gated)
+    stream = steady_stream(x, gated=gated) if steady else chosen(x.shape[0], weight, gated=gated)
     return product(x, weight, bias, stream, gated=gated)
 
 

@@ -7,10 +7,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eagle3.ops.dispatch import follow, overlapped
+from eagle3.ops.dispatch import follow, overlapped, shared_memory
 from eagle3.ops.paged import attend, read_kv
 from eagle3.ops.paged_blocks import LOG2_E, Tile, absorb, choose_tile, dot_scores, load_block
 from eagle3.ops.steady import PART, attend_steady, close_part, join
+
+LARGE = 200 * 1024  # bytes of shared memory that a tile of 128 × 128 in three stages takes
 
 
 def prompt_attention_torch(
@@ -67,7 +69,8 @@ def prompt_attention_triton(
     (C, M), (_, page, width), (_, n_h, hd) = table.shape, kv.shape, q.shape
     group = n_h // n_kv
     steady = split_by_position is not None
-    if tile is None and not steady and max_q * group > 64 and hd <= 128 and q.dtype.itemsize == 2:
+    roomy = shared_memory(q.device) >= LARGE
+    if tile is None and not steady and roomy and max_q * group > 64 and hd <= 128 and q.dtype.itemsize == 2:
         tile = Tile(128, 128, 8, 3)  # many rows share what is read: arithmetic is what counts
     tile = tile or choose_tile(max_q * group, hd, q.dtype, steady)
     assert scale > 0

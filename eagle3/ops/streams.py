@@ -1,9 +1,11 @@
 """Which kernel shape streams a weight fastest: measured once, kept on disk, looked up ever after."""
 
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +16,11 @@ import triton
 from torch import Tensor
 
 from eagle3.config.cache import cache_folder
+from eagle3.ops.dispatch import shared_memory
 
+log = logging.getLogger(__name__)
+
+GATED = "gated "
 MOST_ROWS = 128  # beyond, products are bound by arithmetic and the library is best
 
 
@@ -35,11 +41,12 @@ def block_rows(count: int) -> int:
     return min(max(32, 1 << (count - 1).bit_length()), MOST_ROWS)
 
 
-def steady_stream(dtype: torch.dtype, *, gated: bool) -> Stream:
-    """One shape for any number of tokens and any weight."""
-    if dtype == torch.float32:
+def steady_stream(x: Tensor, *, gated: bool) -> Stream:
+    """One shape on a GPU for any number of tokens like x and any weight."""
+    if x.dtype == torch.float32:
         return Stream(16, 32, 32, 1, 4, 3)
-    return Stream(64, 64, 64 if gated else 128, 1, 4, 4)
+    large = Stream(64, 64, 64 if gated else 128, 1, 4, 4)
+    return large if shared_bytes(large, gated=gated) <= shared_memory(x.device) else Stream(64, 64, 64, 1, 4, 3)
 
 
 def usual(count: int, outs: int, depth: int, *, gated: bool) -> Stream | None:
@@ -82,13 +89,19 @@ def chosen(count: int, weight: Tensor, *, gated: bool) -> Stream | None:
     name = key(count, weight, gated=gated)
     if name in tuned:
         return tuned[name]
-    return usual(count, weight.shape[0] // (2 if gated else 1), weight.shape[1], gated=gated)
+    stream = usual(count, weight.shape[0] // (2 if gated else 1), weight.shape[1], gated=gated)
+    return stream if stream is None or shared_bytes(stream, gated=gated) <= shared_memory(weight.device) else None
+
+
+def shared_bytes(stream: Stream, *, gated: bool, itemsize: int = 2) -> int:
+    """What a program's loads in flight take of a multiprocessor's memory, at most."""
+    return stream.stages * (stream.rows + stream.outs * (2 if gated else 1)) * stream.depth * itemsize
 
 
 def key(count: int, weight: Tensor, *, gated: bool) -> str:
     """What a choice is kept under: tokens a program, the weight's shape and type."""
     outs, depth = weight.shape
-    return f"{'gated ' if gated else ''}{outs}x{depth} {str(weight.dtype)[6:]} {block_rows(count)}"
+    return f"{GATED if gated else ''}{outs}x{depth} {str(weight.dtype)[6:]} {block_rows(count)}"
 
 
 def tuned_file(device: torch.device) -> Path:
@@ -99,12 +112,29 @@ def tuned_file(device: torch.device) -> Path:
 
 @cache
 def table(device: torch.device) -> dict[str, Stream | None]:
-    """The choices on disk, read once a process; an unreadable file counts as none."""
+    """The choices on disk, read once a process."""
+    return _read(tuned_file(device))
+
+
+def _read(file: Path) -> dict[str, Stream | None]:
+    """A file's choices; what is damaged, or no candidate of ours, counts as not there."""
     try:
-        found = json.loads(tuned_file(device).read_text())
-        return {name: None if row is None else Stream(*map(int, row)) for name, row in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        found = json.loads(file.read_text())
+    except (OSError, ValueError, RecursionError):
         return {}
+    kept: dict[str, Stream | None] = {}
+    for name, row in found.items() if isinstance(found, dict) else ():
+        known = {json.dumps(astuple(c)): c for c in candidates(_rows(name), gated=name.startswith(GATED))}
+        text = json.dumps(row)
+        if row is None or text in known:
+            kept[name] = known.get(text)
+    return kept
+
+
+def _rows(name: str) -> int:
+    """Tokens a program in a key; those of the least for what is none."""
+    last = name.rpartition(" ")[2]
+    return int(last) if last in ("32", "64", "128") else 1
 
 
 def tune(
@@ -118,19 +148,29 @@ def tune(
     if name in table(device) or count > MOST_ROWS or weights[0].dtype.itemsize != 2:
         return False
     x = torch.randn(count, weights[0].shape[1], device=device).to(weights[0].dtype)
-    options: list[Stream | None] = [None, *candidates(count, gated=gated)]
+    fitting = [c for c in candidates(count, gated=gated) if shared_bytes(c, gated=gated) <= shared_memory(device)]
+    options: list[Stream | None] = [None, *fitting]
     times = [graph_us([lambda w=w, o=o: run(x, w, o) for w in weights]) for o in options]  # type: ignore[misc]
     table(device)[name] = options[times.index(min(times))]
     return True
 
 
 def save(device: torch.device) -> None:
-    """Write the choices for the next start; whole, or not at all."""
+    """Write the choices for the next start, beside those that others wrote meanwhile; whole, or not at all.
+
+    Where nothing can be written a warning says so: they serve this process all the same.
+    """
     file = tuned_file(device)
-    file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps({k: v and astuple(v) for k, v in sorted(table(device).items())}, indent=0))
-    part.replace(file)
+    rows = {**_read(file), **table(device)}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps({k: v and astuple(v) for k, v in sorted(rows.items())}, indent=0))
+        part.replace(file)
+    except OSError as error:
+        log.warning("tuned choices are not kept, the next start tunes again: %s", error)
+        with suppress(OSError):
+            part.unlink()
 
 
 def graph_us(calls: Sequence[Callable[[], object]], replays: int = 5) -> float:

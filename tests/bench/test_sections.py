@@ -14,6 +14,7 @@ from eagle3.bench.sections import Marks, Profile, Section, around, mark
 from eagle3.config.shape import DraftShape
 from eagle3.engine.engine import Engine
 from eagle3.engine.graphs import GraphRunner
+from eagle3.errors import RunError
 from helpers.pairs import CPU, LAYERS, PLAIN, engine, facts, random_pair, random_target
 
 CHAIN = DraftShape(depth=3, top_k=1, nodes=4)
@@ -123,6 +124,12 @@ def test_graphs_of_their_own(count: int, bucket: int) -> None:
     assert (alone.buckets, alone.pools, alone.width, alone.capture) == ((bucket,), 2, 40, False)
     assert alone.worker is runner.worker, "which carries the marks"
     assert alone.graph_bytes == 0
+
+
+def test_a_trace_that_is_not_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda *_: None)  # as it does in a full folder
+    with pytest.raises(RunError, match="could not be written"):
+        trace(drafting(CHAIN), PROMPTS, 60, tmp_path / "steps.json")
 
 
 def test_trace(tmp_path: Path) -> None:

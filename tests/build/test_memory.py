@@ -115,7 +115,11 @@ def named(error: pytest.ExceptionInfo[CapacityError]) -> bool:
     return all(key in str(error.value) for key in KEYS) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("fails", [short, capture_fails])
+def short_on_a_cpu(*_: object, **__: object) -> Any:
+    raise RuntimeError("[enforce fail at alloc_cpu.cpp:1] . DefaultCPUAllocator: can't allocate memory\nmore")
+
+
+@pytest.mark.parametrize("fails", [short, capture_fails, short_on_a_cpu])
 def test_a_run_out_of_memory_names_keys(fails: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     served = engine(random_target(facts(8)))
     with monkeypatch.context() as broken:

@@ -15,6 +15,7 @@ from eagle3.engine.engine import Engine
 from eagle3.engine.graphs import GraphRunner
 from eagle3.engine.scheduler import Limits
 from eagle3.engine.warmup import NEW, WarmedPass, eager, first_request, prompt_shapes, room, warm
+from eagle3.errors import CapacityError
 from helpers.pairs import LAYERS, engine, random_pair
 
 SMALL = ["conf=tiny", "runtime.device=cpu", "target.architecture.num_hidden_layers=2", "spec.layers_to_capture=[0,1]"]
@@ -132,6 +133,11 @@ def test_the_longest_prompt_fits_and_no_longer_one() -> None:
         asked = [{"max_new_tokens": NEW}]
         assert tight.generate([[1] * longest], asked)[0].error is None
     assert small(max_seq_len=20).generate([[1] * 20], asked)[0].error is not None
+
+
+def test_an_engine_too_small_to_warm_says_so() -> None:
+    with pytest.raises(CapacityError, match=r"no request of 3 tokens fits: raise runtime\.max_seq_len"):
+        warm(small(max_seq_len=2))
 
 
 def test_warming_leaves_an_idle_engine() -> None:

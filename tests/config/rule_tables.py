@@ -194,6 +194,8 @@ FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
         "at least 1",
     ),
     (e.limits, "smollm2", {"runtime__max_seq_len": 1}, "runtime.max_seq_len", "at least 2"),
+    (e.limits, "smollm2", {"runtime__max_seq_len": 2**30 + 1}, "runtime.max_seq_len", "at most 2^30"),
+    (e.limits, "smollm2", {"runtime__max_num_tokens": 10**20}, "runtime.max_num_tokens", "at most 2^30"),
     *((e.limits, "smollm2", {"runtime__prompt_chunk": n}, "runtime.prompt_chunk", "[1, 2048]") for n in (0, 2049)),
     *(
         (e.device, "smollm2", {"runtime__device": d}, "runtime.device", "cuda:INDEX")

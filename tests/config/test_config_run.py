@@ -154,3 +154,14 @@ def test_cfg_and_info_show_and_do_not_run(capsys: pytest.CaptureFixture[str]) ->
     assert "max_draft_len: 4" in shown
     assert named == "eagle3\n"
     assert "main" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("key", "flags", "more"),
+    [("hydra.run.dir", HydraFlags(), []), ("hydra.sweep.dir", SWEEP, ["kv.tokens_per_block=8,16"])],
+)
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, key: str, flags: HydraFlags, more: list[str]) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError) as error:
+        run(sweep_task.page, flags, [f"{key}={tmp_path / 'file' / 'x'}", *more])
+    assert [problem.key for problem in error.value.problems] == [key]

@@ -201,3 +201,20 @@ def test_the_largest_seed_is_a_seed_for_many_prompts() -> None:
     served = engine(TARGET)
     served.config.sampling.seed = 2**63 - 1
     assert [r.seed for r in served.generate([[1], [2]])] == [2**63 - 1, 0]
+
+
+def test_an_interrupt_leaves_an_idle_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = engine(TARGET)
+    step, left = served.step, iter(range(3))
+
+    def interrupted() -> object:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return step()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(served, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            served.generate(PROMPTS)
+    assert served.idle
+    assert answers(served, max_new_tokens=5) == answers(engine(TARGET), max_new_tokens=5)

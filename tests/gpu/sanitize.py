@@ -80,7 +80,7 @@ def products(dtype: torch.dtype) -> None:
         (5, 64, 256, Stream(16, 16, 64, 2, 4, 2)),
         (37, 70, 104, Stream(16, 32, 32, 1, 4, 2)),
         (3, 33, 200, Stream(16, 16, 64, 3, 4, 2)),
-        (9, 50, 256, steady_stream(dtype, gated=False)),
+        (9, 50, 256, steady_stream(floats(1, 1, dtype=dtype), gated=False)),
     ):
         linear_triton(floats(count, depth, dtype=dtype), floats(outs, depth, dtype=dtype), None, stream)
     x, weight, bias = (floats(*shape, dtype=dtype) for shape in ((19, 96), (66, 96), (66,)))
