@@ -1,7 +1,7 @@
 """Compose a configuration and judge it: every problem of every section at once."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +37,7 @@ class Composed:
     warnings: tuple[Problem, ...] = ()
     not_runnable: tuple[str, ...] = ()  # features that a shipped file asks for and that are not built
     overrides: tuple[str, ...] = ()
+    placed: Callable[[Problem], Problem] = field(default=lambda p: p, repr=False, compare=False)  # with its origin
 
     def require_runnable(self) -> None:
         """Raise UnsupportedError if it asks for something that is not built."""
@@ -162,4 +163,4 @@ def _judge(
         raise ConfigError(errors)
     config = rules.normalise(config)
     warnings = tuple(map(placed, findings.warnings))
-    return Composed(config, DraftShape.resolve(config.spec), warnings, tuple(missing), tuple(overrides))
+    return Composed(config, DraftShape.resolve(config.spec), warnings, tuple(missing), tuple(overrides), placed)

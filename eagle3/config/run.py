@@ -96,10 +96,18 @@ def _show(hydra: Hydra, flags: HydraFlags, overrides: list[str]) -> None:
 def _once(task: Task, cfg: DictConfig) -> Eagle3Error | None:
     """A single run. Errors of ours are handed back as a value, so that Hydra prints no trace of them."""
     try:
-        task(compose_dict(cfg, list(HydraConfig.get().overrides.task)))
+        _placed(task, compose_dict(cfg, list(HydraConfig.get().overrides.task)))
     except Eagle3Error as error:
         return error
     return None
+
+
+def _placed(task: Task, composed: Composed) -> float | None:
+    """Run a task; problems that it finds in the configuration are told with who set the key, as a rule's are."""
+    try:
+        return task(composed)
+    except ConfigError as error:
+        raise ConfigError([composed.placed(problem) for problem in error.problems]) from error
 
 
 def _job(task: Task, index: Path, cfg: DictConfig) -> float | None:
@@ -108,7 +116,7 @@ def _job(task: Task, index: Path, cfg: DictConfig) -> float | None:
     overrides = list(job.overrides.task)
     value, failure = None, None
     try:
-        value = task(compose_dict(cfg, overrides))
+        value = _placed(task, compose_dict(cfg, overrides))
     except Exception as error:  # the border of a job: the sweep goes on, the file says what happened
         failure = f"{type(error).__name__}: {error}"
         log.error(failure, exc_info=not isinstance(error, Eagle3Error))

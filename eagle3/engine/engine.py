@@ -152,7 +152,7 @@ class Engine:
         `add` and `step`.
         """
         if not self.idle:
-            raise Eagle3Error("stream and generate want an idle engine: finish or abort the requests added before")
+            raise Eagle3Error("stream and generate want an idle engine: finish the requests that are left, or abort_all()")
         if isinstance(prompts, str) or (samplings is not None and len(samplings) != len(prompts)):
             raise Eagle3Error("stream and generate want a list of prompts, and as many samplings if any")
         ids: list[str] = []
@@ -165,7 +165,7 @@ class Engine:
                     yield self._refused(str(i), prompt, own["seed"], error)
             while not self.idle:
                 yield from self.step()
-        except (Eagle3Error, GeneratorExit, KeyboardInterrupt):
+        except (Eagle3Error, GeneratorExit):
             for request_id in ids:
                 if request_id in self._requests:
                     self.abort(request_id)

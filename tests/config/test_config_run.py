@@ -9,7 +9,7 @@ import pytest
 import sweep_task
 
 from eagle3.config.load import Composed, HydraFlags, run
-from eagle3.errors import ConfigError, WeightError
+from eagle3.errors import ConfigError, Problem, WeightError
 
 SWEEP = HydraFlags(multirun=True)
 
@@ -165,3 +165,13 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, key: str, flags: 
     with pytest.raises(ConfigError) as error:
         run(sweep_task.page, flags, [f"{key}={tmp_path / 'file' / 'x'}", *more])
     assert [problem.key for problem in error.value.problems] == [key]
+
+
+def late(composed: Composed) -> float:
+    raise ConfigError([Problem("kv.tokens_per_block", "will not do", 8), Problem("sampling.seed", "nor will this", 0)])
+
+
+def test_what_a_task_finds_in_the_configuration_is_told_with_who_set_it() -> None:
+    with pytest.raises(ConfigError) as error:
+        run(late, HydraFlags(), ["kv.tokens_per_block=8"])
+    assert [problem.origin for problem in error.value.problems] == ["override kv.tokens_per_block=8", None]

@@ -203,7 +203,7 @@ def test_the_largest_seed_is_a_seed_for_many_prompts() -> None:
     assert [r.seed for r in served.generate([[1], [2]])] == [2**63 - 1, 0]
 
 
-def test_an_interrupt_leaves_an_idle_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_interrupt_the_engine_can_be_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
     served = engine(TARGET)
     step, left = served.step, iter(range(3))
 
@@ -216,5 +216,8 @@ def test_an_interrupt_leaves_an_idle_engine(monkeypatch: pytest.MonkeyPatch) -> 
         patched.setattr(served, "step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             served.generate(PROMPTS)
+    with pytest.raises(Eagle3Error, match=r"abort_all\(\)"):
+        served.generate(PROMPTS)
+    assert len(served.abort_all()) == len(PROMPTS)
     assert served.idle
     assert answers(served, max_new_tokens=5) == answers(engine(TARGET), max_new_tokens=5)
