@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from eagle3.cli import benchmark, check, env, generate, pull, show, support, tree, warmup
+from eagle3.cli import benchmark, check, data, env, generate, pull, show, support, train, tree, warmup
 from eagle3.cli import list as list_
 from eagle3.cli.report import print_error
 from eagle3.errors import Eagle3Error, RunError
@@ -44,6 +44,8 @@ def about(
 app.command("generate")(generate.generate)
 app.command("tree")(tree.tree)
 app.command("benchmark")(benchmark.benchmark)
+app.command("data")(data.data)
+app.command("train")(train.train)
 app.command("warmup")(warmup.warmup)
 app.command("check")(check.check)
 app.command("show")(show.show)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from eagle3.config import rules_engine, rules_model, rules_spec
+from eagle3.config import rules_engine, rules_model, rules_spec, rules_train
 from eagle3.config.facts import Facts
 from eagle3.config.schema import EngineConfig, SpecConfig
 from eagle3.config.shape import DraftShape
@@ -15,7 +15,7 @@ __all__ = ["Facts", "Findings", "check", "normalise"]
 
 Rule = Callable[[EngineConfig, Facts], Iterator[Problem]]
 
-ERRORS: tuple[Rule, ...] = (*rules_model.ERRORS, *rules_spec.ERRORS, *rules_engine.ERRORS)
+ERRORS: tuple[Rule, ...] = (*rules_model.ERRORS, *rules_spec.ERRORS, *rules_engine.ERRORS, *rules_train.ERRORS)
 WARNINGS: tuple[Rule, ...] = (*rules_model.WARNINGS, *rules_spec.WARNINGS, *rules_engine.WARNINGS)
 
 

@@ -58,6 +58,35 @@ class Embedding(Enum):
     own = "own"
 
 
+class Loss(Enum):
+    """What a head in training minimises: `kl` is `ce` less the target's entropy, so its gradient is the same."""
+
+    ce = "ce"
+    kl = "kl"
+
+
+class LossMean(Enum):
+    """Over which positions a step's loss is averaged: all of a batch, or those that count."""
+
+    all = "all"
+    masked = "masked"
+
+
+class LMHead(Enum):
+    """A head's output rows: random at first, the target's at first, or the target's for good."""
+
+    own = "own"
+    target = "target"
+    frozen = "frozen"
+
+
+class LongSamples(Enum):
+    """What becomes of a sample longer than `train.seq_len`: left out and counted, or the run is refused."""
+
+    skip = "skip"
+    refuse = "refuse"
+
+
 @dataclass(kw_only=True)
 class Architecture:
     """The facts of a model that shapes and memory depend on, under the names of its config.json."""
@@ -197,6 +226,44 @@ class BenchConfig:
 
 
 @dataclass(kw_only=True)
+class TrainConfig:
+    """How `train` makes a head for the target: training-time test over samples that `data` wrote."""
+
+    data: str | None = None  # a folder of samples
+    out: str | None = None  # the run's folder; the head lies in it, ready to be a draft.checkpoint
+    resume: bool = True  # go on with the run in `out`, if it is this one
+    # the head; its widths are draft.architecture's, else the target's
+    draft_vocab_size: int | None = None  # the answers' most frequent tokens; None: all of the target's vocabulary
+    layers_to_capture: list[int] | None = None  # None: spec.layers_to_capture, else the default
+    lm_head: LMHead = LMHead.own
+    dtype: DType = DType.auto  # of the head, auto: the target's; sums and the optimiser are float32 at least
+    # the loss
+    steps: int = 7  # S, steps of training-time test
+    step_decay: float = 0.8  # the loss of step s counts step_decay ** s
+    loss: Loss = Loss.ce
+    mean: LossMean = LossMean.all
+    # the data
+    seq_len: int = 2048  # tokens a row, filled with several samples
+    batch_size: int = 4  # rows a pass and rank
+    accumulate: int = 1  # passes an update
+    long_samples: LongSamples = LongSamples.skip
+    epochs: int = 10
+    max_steps: int | None = None  # updates; None: what the epochs make
+    seed: int = 0
+    # AdamW
+    lr: float = 1e-4  # after the warm-up; then a cosine to 0
+    warmup: float = 0.02  # the share of all updates
+    weight_decay: float = 0.0
+    clip: float = 0.5  # the largest norm of a gradient
+    # what is told and kept
+    log_every: int = 10  # updates
+    eval_every: int = 500
+    save_every: int = 500
+    keep: int = 2  # checkpoints
+    timeout: int = 600  # seconds until a rank that does not answer ends the run
+
+
+@dataclass(kw_only=True)
 class EngineConfig:
     """A whole engine."""
 
@@ -207,3 +274,4 @@ class EngineConfig:
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)

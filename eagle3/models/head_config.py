@@ -12,6 +12,7 @@ from eagle3.config.shape import default_capture
 from eagle3.errors import ConfigError, Problem, UnsupportedError, WeightError
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+CONVENTION = "layer_ids_convention"  # of our own heads: whether that list means outputs or inputs
 _USER_LAYERS = "spec.layers_to_capture"
 
 # Fields that change the maths -> the values for which ours is right. Absent and null are right too.
@@ -65,6 +66,7 @@ _READ = frozenset(
         "bias",
         "eagle_config",
         LAYER_IDS,
+        CONVENTION,
     }
 )
 # Fields without a say in inference, or told by the tensors.
@@ -205,6 +207,11 @@ def capture_layers(
 def _meaning(listed: Sequence[int], config: Mapping[str, Any], layers: int) -> LayerIds:
     """Whether a head's list means outputs or inputs, as far as it tells."""
     default = set(default_capture(layers))
+    told = (config.get("eagle_config") or {}).get(CONVENTION) or config.get(CONVENTION)
+    if told is not None:
+        if told not in (LayerIds.output.value, LayerIds.input.value):
+            raise WeightError(f"{CONVENTION} must be output or input, not {told!r}")
+        return LayerIds(told)
     if "speculators_config" in config or "speculators_model_type" in config or layers in listed:
         return LayerIds.input
     if set(listed) in (default, {-1}) or min(listed, default=0) == 1:

@@ -5,6 +5,8 @@ A row's changes are values set in a shipped engine; `spec__max_draft_len=3` sets
 
 from typing import Any
 
+import train_rows
+
 from eagle3.config import rules_engine, rules_model, rules_spec
 from eagle3.config.rules import Rule
 from eagle3.config.schema import DecodingType, DraftPool, DType, Embedding, LoadFormat
@@ -32,6 +34,7 @@ FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
     (e.graph_sizes, "smollm2", {"runtime__cuda_graph_prompt_rows": [9999]}, "runtime.cuda_graph_prompt_rows", "(2048)"),
     (e.bench, "smollm2", {"bench__batch_sizes": [0]}, "bench.batch_sizes", "from 1 on"),
     (e.bench, "smollm2", {"bench__repeats": 0}, "bench.repeats", "at least 1"),
+    *train_rows.FAILING,
     (m.checkpoint_name, "smollm2", {"target__checkpoint": " "}, "target.checkpoint", "hub id or pypi"),
     (
         m.checkpoint_name,
@@ -229,6 +232,7 @@ PASSING: list[tuple[Rule, str, dict[str, Any]]] = [
     *((e.graph_sizes, "smollm2", {"runtime__cuda_graph_prompt_rows": rows}) for rows in ([], [1, 2048])),
     (s.synthetic_tree, "llama8b", {**CHAIN, "spec__synthetic_acceptance": 3.0}),
     (e.bench, "smollm2", {"bench__batch_sizes": [1, 4], "bench__output_len": 1}),
+    *train_rows.PASSING,
     (m.checkpoint_name, "smollm2", {"target__checkpoint": "./folder"}),
     (m.checkpoint_pins, "llama8b", {"target__revision": "main", "draft__revision": "v1"}),
     (m.checkpoint_pins, "smollm2", {}),

@@ -1,0 +1,110 @@
+"""`eagle3 train`: make a head for a target."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING
+
+import typer
+
+from eagle3.cli.options import Json, takes_overrides
+from eagle3.config.flags import HydraFlags
+
+if TYPE_CHECKING:
+    from eagle3.config.load import Composed
+    from eagle3.train.trainer import Figures
+
+
+@takes_overrides
+def train(flags: HydraFlags, overrides: list[str], json_: Json = False) -> int:
+    """Train an EAGLE-3 head for the target of a configuration, on answers that the target wrote (`eagle3 data`).
+
+    The head learns by training-time test: train.steps times it reads its own
+    feedback as it will when it drafts, and is held against the target's
+    distribution. train.out gets the head (config.json, model.safetensors: a
+    draft.checkpoint as it is), checkpoints, and log.jsonl with losses and
+    accuracies by step and the simulated acceptance length tau.
+
+    The same command goes on where a run stopped, by Ctrl-C (which saves, then
+    exits with 130) or otherwise; train.out of another run is refused. Samples
+    longer than train.seq_len are left out and counted, or refused by name with
+    train.long_samples=refuse.
+
+    On several GPUs: torchrun --nproc-per-node 8 -m eagle3 train …; each takes
+    train.batch_size rows.
+
+    Examples:
+
+      eagle3 data --out data/smollm2 --set humaneval:100
+
+      eagle3 train train.data=data/smollm2 train.out=heads/smollm2 train.draft_vocab_size=16000
+
+      eagle3 generate draft=eagle3 draft.checkpoint=heads/smollm2 spec=chain --prompt "What is a prime number?"
+
+      eagle3 train conf=llama8b train.data=data/llama train.out=heads/llama train.lr=5e-5 train.accumulate=2 --json
+    """
+    from eagle3.config import load
+
+    return load.run(partial(task, json_), flags, overrides)
+
+
+def task(json_: bool, composed: "Composed") -> float:
+    """Train; the simulated acceptance length at the end."""
+    import os
+
+    from eagle3.cli.report import console, loading, print_problems
+    from eagle3.train.run import train_head
+
+    first = os.environ.get("RANK", "0") == "0"
+    if first:
+        print_problems(composed.warnings, "yellow")
+    with loading("weights") as progress, told() as tell:
+        done = train_head(composed, tell, progress)
+    summary = done.summary
+    if first and json_:
+        score = asdict(summary.score)
+        typer.echo(
+            json.dumps(
+                {
+                    "updates": summary.updates,
+                    "tokens": summary.tokens,
+                    "epochs": summary.epochs,
+                    "seconds": summary.seconds,
+                    "samples": done.samples,
+                    "skipped": done.skipped,
+                    **score,
+                    "head": str(summary.head),
+                }
+            )
+        )
+    elif first:
+        out = console(stderr=False)
+        out.print(f"{summary.updates} updates, {summary.tokens} tokens, {summary.epochs:.1f} epochs")
+        out.print(f"{done.samples} samples, {done.skipped} longer than train.seq_len left out")
+        out.print(f"accuracy by step: {' '.join(f'{a:.3f}' for a in summary.score.accuracy)}")
+        out.print(f"tau {summary.score.tau:.2f} in chains of {len(summary.score.accuracy)}, on samples not learnt from")
+        out.print(f"head: draft.checkpoint={summary.head}")
+    return summary.score.tau
+
+
+@contextmanager
+def told() -> "Iterator[Callable[[Figures], None]]":
+    """A bar on a terminal's stderr: loss, accuracy of the first and last step, tokens a second."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from eagle3.cli.report import console
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with Progress(*columns, console=console(), disable=not console().is_terminal) as bar:
+        line = bar.add_task("", total=None)
+
+        def tell(now: "Figures") -> None:
+            text = (
+                f"loss {now.loss[0]:.3f}…{now.loss[-1]:.3f}  accuracy {now.accuracy[0]:.3f}…{now.accuracy[-1]:.3f}"
+                f"  {now.tokens_per_second:.0f} tokens/s"
+            )
+            bar.update(line, total=now.updates, completed=now.update, description=text)
+
+        yield tell

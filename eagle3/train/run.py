@@ -1,0 +1,140 @@
+"""From a configuration to a trained head."""
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eagle3.build.target import Progress, engine_limits, load_target, pick_device, target_facts, torch_dtype
+from eagle3.config.load import Composed
+from eagle3.config.rules_train import trainable
+from eagle3.config.schema import DType, LongSamples, SpecConfig, TrainConfig
+from eagle3.config.shape import DraftShape
+from eagle3.engine.runner import on
+from eagle3.errors import ConfigError, Problem
+from eagle3.models.decoder import Decoder, ModelFacts
+from eagle3.train.new_head import new_head
+from eagle3.train.ranks import Ranks, ranks
+from eagle3.train.resume import claim
+from eagle3.train.samples import Sample, Split, read_samples
+from eagle3.train.teacher import Teacher
+from eagle3.train.trainer import Summary, Tell, Trainer
+
+log = logging.getLogger(__name__)
+# what may differ when a run goes on; how rows are dealt to passes and ranks is told as rows an update
+_FREE = {
+    "data",
+    "out",
+    "resume",
+    "batch_size",
+    "accumulate",
+    "log_every",
+    "eval_every",
+    "save_every",
+    "keep",
+    "timeout",
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """A run's end, and what was left out of it."""
+
+    summary: Summary
+    samples: int
+    skipped: int
+
+
+def train_head(composed: Composed, tell: Tell, progress: Progress | None = None) -> Told:
+    """Train as a configuration says, or go on with it.
+
+    Raises ConfigError and other errors of ours for what the user can mend, RunError for a run that broke.
+    """
+    composed.require_runnable()
+    cfg, train = composed.config, composed.config.train
+    if problems := list(trainable(train)):
+        raise ConfigError(problems)
+    assert train.data is not None
+    assert train.out is not None
+    folder, facts = target_facts(cfg.target)
+    kept, skipped = fitting(Path(train.data), "train", train, facts)
+    held, _ = fitting(Path(train.data), "eval", train, facts)
+    with ranks(pick_device(cfg.runtime.device), train.timeout) as here, on(here.device):
+        plain, limits = DraftShape.resolve(SpecConfig()), engine_limits(cfg, facts)
+        if train.seq_len > limits.max_seq_len:
+            message = f"must not be above runtime.max_seq_len ({limits.max_seq_len})"
+            raise ConfigError([Problem("train.seq_len", message, train.seq_len)])
+        target = load_target(cfg.target, folder, facts, limits, plain, here.device, progress, steady=False)
+        trainer = _trainer(composed, target, kept, held, here)
+        if here.first:
+            claim(trainer.out, identity(trainer, [kept, held], facts), resume=train.resume)
+        here.any(False)  # nobody reads a checkpoint before the folder is claimed
+        share = sum(len(s.ids) for s in kept) * train.epochs / max(trainer.schedule.updates, 1)
+        log.info(
+            "%d samples (%d too long), %d updates of %d rows, %.0f %% of them filled; %d parameters learn",
+            len(kept),
+            skipped,
+            trainer.updates,
+            trainer.rows_an_update,
+            100 * share / (trainer.rows_an_update * train.seq_len),
+            sum(p.numel() for p in trainer.optimiser.live),
+        )
+        return Told(trainer.run(tell if here.first else lambda _: None), len(kept), skipped)
+
+
+def _trainer(
+    composed: Composed, target: Decoder, kept: Sequence[Sample], held: Sequence[Sample], here: Ranks
+) -> Trainer:
+    cfg, train = composed.config, composed.config.train
+    dtype = target.embed.weight.dtype if train.dtype is DType.auto else torch_dtype(train.dtype, None, here.device)
+    if dtype is torch.float16:
+        dtype = torch.bfloat16
+    new = new_head(cfg, target, kept, dtype)
+    assert train.out is not None
+    return Trainer(new, Teacher(target, new.layers, new.vocabulary), kept, held, train, here, Path(train.out))
+
+
+def fitting(folder: Path, split: Split, train: TrainConfig, facts: ModelFacts) -> tuple[list[Sample], int]:
+    """The samples of a split that fit a row, and how many do not.
+
+    Raises ConfigError where that must not be, where none is left, or for tokens that the target has not.
+    """
+    samples = read_samples(folder, split)
+    most = max(max(sample.ids, default=0) for sample in samples)
+    if most >= facts.vocab:
+        message = f"holds token {most} in {split}, the target has {facts.vocab}: made for another target?"
+        raise ConfigError([Problem("train.data", message, str(folder))])
+    kept = [sample for sample in samples if len(sample.ids) <= train.seq_len]
+    longest = max(range(len(samples)), key=lambda i: len(samples[i].ids))
+    told = f"sample {longest + 1} of {split} has {len(samples[longest].ids)} tokens"
+    if len(kept) < len(samples) and train.long_samples is LongSamples.refuse:
+        raise ConfigError([Problem("train.seq_len", f"{told}; train.long_samples=skip leaves such out", train.seq_len)])
+    if not kept:
+        raise ConfigError([Problem("train.seq_len", f"no sample of {split} fits: {told}", train.seq_len)])
+    return kept, len(samples) - len(kept)
+
+
+def identity(trainer: Trainer, splits: Sequence[Sequence[Sample]], facts: ModelFacts) -> dict[str, Any]:
+    """What makes a run this one and no other."""
+    digest = hashlib.sha256()
+    for sample in (s for split in splits for s in split):
+        digest.update(repr((sample.ids, sample.answers)).encode())
+    settings = {f"train.{key}": value for key, value in _simple(asdict(trainer.train)).items() if key not in _FREE}
+    return {
+        **settings,
+        "rows an update": trainer.rows_an_update,
+        "samples": digest.hexdigest()[:16],
+        "target": str(facts),
+        "head": str(trainer.head.facts),
+        "captured layers": list(trainer.new.layers),
+        "type of the head": str(trainer.head.dtype),
+    }
+
+
+def _simple(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value.value if isinstance(value, Enum) else value for key, value in values.items()}

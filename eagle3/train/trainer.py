@@ -1,0 +1,208 @@
+"""The loop: passes, updates, what is told on the way, checkpoints."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from eagle3.config.schema import TrainConfig
+from eagle3.errors import RunError
+from eagle3.train.evaluate import Score, Sums, evaluate
+from eagle3.train.export import export
+from eagle3.train.log import Log
+from eagle3.train.new_head import NewHead
+from eagle3.train.optimiser import Optimiser, rate
+from eagle3.train.packing import Schedule, batch_of
+from eagle3.train.ranks import Ranks
+from eagle3.train.resume import Checkpoints
+from eagle3.train.samples import Sample
+from eagle3.train.teacher import Teacher
+from eagle3.train.ttt import Rule, unroll
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is told of the updates since the last time."""
+
+    update: int
+    updates: int
+    loss: list[float]  # [S]
+    accuracy: list[float]  # [S]
+    rate: float  # of learning
+    tokens: int  # learnt from so far, by all ranks
+    tokens_per_second: float
+
+
+Tell = Callable[[Figures], None]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended."""
+
+    updates: int
+    tokens: int
+    epochs: float
+    seconds: float
+    score: Score
+    head: Path
+
+
+class Trainer:
+    """Everything that a run is made of; `run` goes on from the last checkpoint."""
+
+    def __init__(
+        self,
+        new: NewHead,
+        teacher: Teacher,
+        samples: Sequence[Sample],
+        held: Sequence[Sample],
+        train: TrainConfig,
+        ranks: Ranks,
+        out: Path,
+    ) -> None:
+        self.new, self.head, self.teacher = new, new.head, teacher
+        self.samples, self.held, self.train, self.ranks, self.out = samples, held, train, ranks, out
+        self.rule = Rule(train.steps, train.step_decay, train.loss, train.mean)
+        self.optimiser = Optimiser(self.head.parameters(), train)
+        lengths = [len(sample.ids) for sample in samples]
+        self.schedule = Schedule(
+            lengths, train.seq_len, seed=train.seed, epochs=train.epochs, per_update=self.rows_an_update
+        )
+        self.updates = min(self.schedule.updates, train.max_steps or self.schedule.updates)
+        self.checkpoints = Checkpoints(out, train.keep)
+        self.update = 0  # that comes next
+        self.tokens = 0
+        self._sums = Sums(train.steps, ranks.device)
+        self._broken = torch.full((), -1, dtype=torch.int64, device=ranks.device)  # the first update that broke
+
+    @property
+    def rows_an_update(self) -> int:
+        """Rows of all passes of all ranks."""
+        return self.train.batch_size * self.train.accumulate * self.ranks.size
+
+    def run(self, tell: Tell) -> Summary:
+        """All updates that are left. On Ctrl-C a checkpoint is written before KeyboardInterrupt goes on.
+
+        Raises RunError for a loss that is not finite, a disk that is full, a rank that is gone.
+        """
+        self._resume()
+        log = Log(self.out, self.update) if self.ranks.first else None
+        started = time.perf_counter()
+        with interrupts() as interrupted:
+            since, seen = started, self.tokens
+            while self.update < self.updates:
+                lr = rate(self.train, self.update, self.updates)
+                self._update(lr)
+                done = self.update = self.update + 1
+                stop = self.ranks.any(interrupted())
+                last = stop or done == self.updates
+                if last or done % self.train.log_every == 0:
+                    self._tell(tell, log, lr, (self.tokens - seen) / (time.perf_counter() - since))
+                    since, seen = time.perf_counter(), self.tokens
+                if last or done % self.train.save_every == 0:
+                    self._save()
+                if stop:
+                    raise KeyboardInterrupt
+                if done % self.train.eval_every == 0 and done < self.updates:
+                    self._evaluate(log)
+                    since = time.perf_counter()
+        score = self._evaluate(log)
+        self._save()
+        epochs, seconds = self.schedule.epochs_at(self.update), time.perf_counter() - started
+        return Summary(self.update, self.tokens, epochs, seconds, score, self.out)
+
+    def _update(self, lr: float) -> None:
+        train, ranks = self.train, self.ranks
+        rows = self.schedule.of_update(self.update)
+        self.tokens += sum(len(self.samples[i].ids) for row in rows for i in row)
+        mine = rows[ranks.rank :: ranks.size]
+        for at in range(0, len(mine), train.batch_size):
+            inside = [[self.samples[i] for i in row] for row in mine[at : at + train.batch_size]]
+            batch = batch_of(inside, train.seq_len, ranks.device)
+            outcome = unroll(self.head, batch, self.teacher(batch), self.rule)
+            (outcome.total(train.step_decay) / train.accumulate).backward()  # type: ignore[no-untyped-call]
+            self.optimiser.collect()
+            self._sums.add(outcome)
+        ranks.add(self.optimiser.gradient(), mean=True)
+        norm = self.optimiser.update(lr)
+        fresh = (self._broken < 0) & ~norm.isfinite()
+        self._broken = torch.where(fresh, self.update, self._broken)  # read when something is told: no wait here
+
+    def _check(self) -> None:
+        """Before anything is told or kept."""
+        if (at := int(self._broken)) >= 0:
+            raise RunError(
+                f"update {at + 1}: the gradient is not finite; lower train.lr ({self.train.lr:g});"
+                f" {self.checkpoints.told}"
+            )
+
+    def _tell(self, tell: Tell, log: Log | None, lr: float, speed: float) -> None:
+        self._check()
+        loss, accuracy = self._sums.read(self.ranks)
+        figures = Figures(self.update, self.updates, loss, accuracy, lr, self.tokens, speed)
+        tell(figures)
+        if log is not None:
+            log.write({"kind": "train", **asdict(figures)})
+
+    def _evaluate(self, log: Log | None) -> Score:
+        self._check()
+        train = self.train
+        score = evaluate(
+            self.head, self.teacher, self.held, self.rule, self.ranks, length=train.seq_len, rows=train.batch_size
+        )
+        if log is not None:
+            log.write({"kind": "eval", "update": self.update, "tokens": self.tokens, **asdict(score)})
+        return score
+
+    def _save(self) -> None:
+        """A checkpoint, and the head into the run's folder."""
+        self._check()
+        if not self.ranks.first:
+            return
+        state = {"optimiser": self.optimiser.state(), "tokens": self.tokens}
+
+        def head(folder: Path) -> None:
+            export(self.head, self.new.layers, folder)
+
+        self.checkpoints.save(self.update, state, head)
+        try:
+            head(self.out)
+        except (OSError, SafetensorError) as fault:
+            raise RunError(f"{self.out}: the head cannot be written: {fault}; {self.checkpoints.told}") from fault
+
+    def _resume(self) -> None:
+        if (found := self.checkpoints.load()) is None:
+            return
+        state: dict[str, Any]
+        self.update, state = found
+        self.optimiser.load(state["optimiser"])
+        self.tokens = state["tokens"]
+
+
+@contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Keeps Ctrl-C until it is asked for, as an update must not be cut; a second Ctrl-C cuts it nevertheless."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def once(_: int, __: FrameType | None) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, once)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

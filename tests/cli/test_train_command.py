@@ -1,0 +1,149 @@
+"""`eagle3 train`: from samples to a head that the engine serves."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eagle3.cli import main
+from eagle3.train import trainer
+from eagle3.train.samples import Sample, write_samples
+from helpers.trained import write_near
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def near(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return write_near(tmp_path_factory.mktemp("near"))
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def last(capsys: Capture) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return told
+
+
+def test_a_head_learns_and_the_engine_serves_it(near: list[str], tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "head"
+    assert main(["train", *near, f"train.out={out}", "train.epochs=16", "--json"]) == 0
+    told = last(capsys)
+    assert told["samples"] == 48
+    assert told["skipped"] == 0
+    assert told["tau"] > 3
+    assert told["head"] == str(out)
+    assert len(told["accuracy"]) == len(told["loss"]) == 4
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    first, final = (next(line for line in some if line["kind"] == "train") for some in (lines, lines[::-1]))
+    assert final["loss"][0] < first["loss"][0]
+    assert final["accuracy"][3] > first["accuracy"][3]
+
+    engine = [o for o in near if not o.startswith("train.")]
+    head = ["draft=eagle3", f"draft.checkpoint={out}", "draft.dtype=float64", "spec=chain", "spec.max_draft_len=4"]
+    prompts = [x for ids in ("3,1,2", "7,9,12,5", "0,15,2") for x in ("--prompt-ids", ids)]
+    asked = ["sampling.max_new_tokens=48", *prompts, "--json"]
+    assert main(["generate", *engine, *head, *asked]) == 0
+    drafted = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert main(["generate", *engine, *asked]) == 0
+    alone = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [r["token_ids"] for r in drafted] == [r["token_ids"] for r in alone]
+    steps = sum(r["metrics"]["spec"]["num_spec_steps"] for r in drafted)
+    accepted = sum(r["metrics"]["spec"]["num_accepted_draft_tokens"] for r in drafted)
+    assert 1 + accepted / steps > 3
+
+
+def test_what_is_told_without_json(near: list[str], capsys: Capture) -> None:
+    assert main(["train", *near, "train.out=head", "train.max_steps=2", "train.batch_size=1"]) == 0
+    out = capsys.readouterr().out
+    for words in ("2 updates", "0 longer than", "accuracy by step: 0.", "tau ", "draft.checkpoint=head"):
+        assert words in out
+
+
+def test_a_head_of_sixteen_bits(near: list[str], capsys: Capture) -> None:
+    small = [
+        "train.dtype=bfloat16",
+        "train.draft_vocab_size=9",
+        "train.max_steps=3",
+        "train.loss=kl",
+        "train.mean=masked",
+    ]
+    assert main(["train", *near, *small, "train.out=head", "train.lm_head=target", "--json"]) == 0
+    assert last(capsys)["updates"] == 3
+    state = torch.load(Path("head/checkpoints/3/state.pt"), weights_only=True)["optimiser"]
+    assert {m.dtype for m in state["masters"]} == {torch.float32}
+    config = json.loads(Path("head/config.json").read_text())
+    assert (config["torch_dtype"], config["draft_vocab_size"]) == ("bfloat16", 9)
+
+
+def test_random_weights_will_do_to_try_it(tmp_path: Path, capsys: Capture) -> None:
+    samples = [Sample(tuple(range(i, i + 20)), ((5, 20),)) for i in range(4)]
+    write_samples(tmp_path / "data", samples, samples[:1], {})
+    shape = ["train.batch_size=1", "train.epochs=1", "train.steps=2", "train.dtype=float32"]
+    assert (
+        main(["train", "conf=tiny", *shape, "train.data=data", "train.out=head", "runtime.device=cpu", "--json"]) == 0
+    )
+    assert last(capsys)["tokens"] == 80
+
+
+def test_ctrl_c_saves_and_exits_with_130(near: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    real = trainer.rate
+
+    def rate(cfg: Any, update: int, updates: int) -> float:
+        if update == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(cfg, update, updates)
+
+    run = ["train", *near, "train.out=head", "train.max_steps=6", "train.batch_size=1", "--json"]
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "rate", rate)
+        assert main(run) == 130
+    assert [path.name for path in Path("head/checkpoints").iterdir()] == ["3"]
+    assert Path("head/model.safetensors").is_file()
+    capsys.readouterr()
+    assert main(run) == 0
+    assert last(capsys)["updates"] == 6
+    updates = [json.loads(line)["update"] for line in Path("head/log.jsonl").read_text().splitlines()]
+    assert updates == [3, 6, 6], "where it stopped, at its end, and the score"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["train.data=null"], "train.data=FOLDER"),
+        (["train.out=null"], "train.out=FOLDER"),
+        (["train.data=nowhere"], "eagle3 data"),
+        (["train.data=empty"], "train.jsonl.gz: has no samples"),
+        (["train.data=foreign"], "holds token 99 in train, the target has 16"),
+        (["train.seq_len=8"], "no sample of train fits"),
+        (["train.long_samples=refuse", "train.seq_len=30"], "train.long_samples=skip leaves such out"),
+        (["train.out=taken"], "choose an empty folder"),
+        (["train.steps=0"], "must be at least 1"),
+    ],
+)
+def test_faults_are_a_line_and_exit_2(near: list[str], changes: list[str], said: str, capsys: Capture) -> None:
+    one = [Sample((1, 2, 3), ((1, 3),))]
+    write_samples(Path("empty"), [], [], {})
+    write_samples(Path("foreign"), [Sample((1, 99, 3), ((1, 3),))], one, {})
+    Path("taken").mkdir()
+    Path("taken/notes.txt").touch()
+    assert main(["train", *near, "train.out=head", *changes, "--json"]) == 2
+    told = capsys.readouterr()
+    assert said in told.err
+    assert "Traceback" not in told.err
+    assert not told.out
+    assert not Path("head").exists()
+
+
+def test_help_teaches(capsys: Capture) -> None:
+    assert main(["train", "--help"]) == 0
+    out = capsys.readouterr().out
+    for words in ("eagle3 data", "train.out", "Ctrl-C", "torchrun", "draft.checkpoint", "train.long_samples=refuse"):
+        assert words in out
