@@ -152,7 +152,7 @@ class Engine:
         `add` and `step`.
         """
         if not self.idle:
-            raise Eagle3Error("stream and generate want an idle engine: finish the requests that are left, or abort_all()")
+            raise Eagle3Error("stream and generate want an idle engine: finish what is left, or call abort_all()")
         if isinstance(prompts, str) or (samplings is not None and len(samplings) != len(prompts)):
             raise Eagle3Error("stream and generate want a list of prompts, and as many samplings if any")
         ids: list[str] = []
