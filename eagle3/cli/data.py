@@ -113,6 +113,9 @@ def data(
     if temperatures.count(0.0) > 1 or not all(0 <= t < float("inf") for t in temperatures):
         message = "wants numbers from 0 on, 0 at most once: greedy answers are all the same"
         raise ConfigError([Problem("--temperature", message, list(temperatures), "command line")])
+    if eval_share == 0:
+        message = "must be above 0: a head is held against answers that it did not learn from"
+        raise ConfigError([Problem("--eval-share", message, eval_share, "command line")])
     sources, questions = asked(prompt_file or (), set_ or (), seed)
     held = held_prompts(hold_out or (), seed)
     options = DataOptions(sources, questions, held, temperatures, max_new_tokens, eval_share, seed, chat)

@@ -60,7 +60,7 @@ def task(json_: bool, composed: "Composed") -> float:
     first = os.environ.get("RANK", "0") == "0"
     if first:
         print_problems(composed.warnings, "yellow")
-    with loading("weights") as progress, told() as tell:
+    with loading("weights") as progress, told(first) as tell:
         done = train_head(composed, tell, progress)
     summary = done.summary
     if first and json_:
@@ -90,14 +90,14 @@ def task(json_: bool, composed: "Composed") -> float:
 
 
 @contextmanager
-def told() -> "Iterator[Callable[[Figures], None]]":
+def told(first: bool) -> "Iterator[Callable[[Figures], None]]":
     """A bar on a terminal's stderr: loss, accuracy of the first and last step, tokens a second."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from eagle3.cli.report import console
 
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    with Progress(*columns, console=console(), disable=not console().is_terminal) as bar:
+    with Progress(*columns, console=console(), disable=not first or not console().is_terminal) as bar:
         line = bar.add_task("", total=None)
 
         def tell(now: "Figures") -> None:

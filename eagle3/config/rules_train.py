@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from eagle3.config.facts import Facts
-from eagle3.config.schema import DType, EngineConfig, TrainConfig
+from eagle3.config.schema import DType, EngineConfig
 from eagle3.errors import Problem
 
 _COUNTS = ("steps", "batch_size", "accumulate", "epochs", "log_every", "eval_every", "save_every", "keep", "timeout")
@@ -51,12 +51,15 @@ def trained_captures(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
         yield Problem("train.layers_to_capture", message, ids)
 
 
-def trainable(train: TrainConfig) -> Iterator[Problem]:
-    """What a run cannot do without; asked by `train` alone."""
+def trainable(cfg: EngineConfig) -> Iterator[Problem]:
+    """What a run cannot do without, and what it does not know; asked by `train` alone."""
+    train = cfg.train
     if not train.data:
         yield Problem("train.data", "needs a folder of samples: train.data=FOLDER, made by eagle3 data", train.data)
     if not train.out:
         yield Problem("train.out", "needs a folder for the head: train.out=FOLDER", train.out)
+    if cfg.runtime.batch_invariant:
+        yield Problem("runtime.batch_invariant", "is for serving, training does not know it: leave it out", True)
 
 
 ERRORS = (training, trained_vocabulary, trained_captures)

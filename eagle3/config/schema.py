@@ -233,7 +233,7 @@ class TrainConfig:
     out: str | None = None  # the run's folder; the head lies in it, ready to be a draft.checkpoint
     resume: bool = True  # go on with the run in `out`, if it is this one
     # the head; its widths are draft.architecture's, else the target's
-    draft_vocab_size: int | None = None  # the answers' most frequent tokens; None: all of the target's vocabulary
+    draft_vocab_size: int | None = None  # the answers' most frequent tokens; None: draft.architecture's, else all
     layers_to_capture: list[int] | None = None  # None: spec.layers_to_capture, else the default
     lm_head: LMHead = LMHead.own
     dtype: DType = DType.auto  # of the head, auto: the target's; sums and the optimiser are float32 at least

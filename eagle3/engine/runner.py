@@ -32,20 +32,26 @@ class Output:
         return prompts, rows, counts
 
 
+SERVING = (
+    "runtime.max_seq_len, runtime.max_batch_size, runtime.max_num_tokens, kv.max_tokens, kv.free_gpu_memory_fraction, "
+    "runtime.cuda_graph_batch_sizes or runtime.cuda_graph_prompt_rows"
+)
+
+
 @contextmanager
-def on(device: torch.device) -> Iterator[None]:
-    """Make a GPU the current one: events and graphs belong to it. Its memory running out is a `CapacityError`."""
+def on(device: torch.device, keys: str = SERVING) -> Iterator[None]:
+    """Make a GPU the current one: events and graphs belong to it.
+
+    Its memory running out is a `CapacityError` that says to lower `keys`.
+    """
     try:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             yield
     except RuntimeError as error:
         if not ran_out(error):
             raise
-        raise CapacityError(
-            "memory ran out: lower runtime.max_seq_len, runtime.max_batch_size, runtime.max_num_tokens, kv.max_tokens, "
-            "kv.free_gpu_memory_fraction, runtime.cuda_graph_batch_sizes or runtime.cuda_graph_prompt_rows "
-            f"({str(error).partition(chr(10))[0]})"
-        ) from error
+        first = str(error).partition("\n")[0]
+        raise CapacityError(f"memory ran out: lower {keys} ({first})") from error
 
 
 def ran_out(error: BaseException | None) -> bool:

@@ -14,10 +14,15 @@ class Log:
 
     def __init__(self, folder: Path, since: int) -> None:
         self.file = folder / "log.jsonl"
-        if self.file.is_file():
-            lines = self.file.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if line.endswith("}") and json.loads(line)["update"] <= since]
-            self.file.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        try:
+            if self.file.is_file():
+                lines = self.file.read_text(encoding="utf-8").splitlines()
+                kept = [line for line in lines if line.endswith("}") and json.loads(line)["update"] <= since]
+                part = self.file.with_suffix(".part")
+                part.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+                part.replace(self.file)
+        except OSError as fault:
+            raise RunError(f"{self.file} cannot be written: {fault.strerror}") from fault
         self._board: Any = None
         if find_spec("tensorboard") is not None:
             from torch.utils.tensorboard import SummaryWriter

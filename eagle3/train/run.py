@@ -13,15 +13,16 @@ import torch
 from eagle3.build.target import Progress, engine_limits, load_target, pick_device, target_facts, torch_dtype
 from eagle3.config.load import Composed
 from eagle3.config.rules_train import trainable
-from eagle3.config.schema import DType, LongSamples, SpecConfig, TrainConfig
+from eagle3.config.schema import DType, LongSamples, LossMean, SpecConfig, TrainConfig
 from eagle3.config.shape import DraftShape
 from eagle3.engine.runner import on
 from eagle3.errors import ConfigError, Problem
 from eagle3.models.decoder import Decoder, ModelFacts
+from eagle3.train.data_target import target_mark
 from eagle3.train.new_head import new_head
 from eagle3.train.ranks import Ranks, ranks
 from eagle3.train.resume import claim
-from eagle3.train.samples import Sample, Split, read_samples
+from eagle3.train.samples import Sample, Split, read_meta, read_samples
 from eagle3.train.teacher import Teacher
 from eagle3.train.trainer import Summary, Tell, Trainer
 
@@ -39,6 +40,7 @@ _FREE = {
     "keep",
     "timeout",
 }
+_KEYS = "train.batch_size (raise train.accumulate for it), train.seq_len, train.draft_vocab_size or train.steps"
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,16 @@ def train_head(composed: Composed, tell: Tell, progress: Progress | None = None)
     """
     composed.require_runnable()
     cfg, train = composed.config, composed.config.train
-    if problems := list(trainable(train)):
+    if problems := list(trainable(cfg)):
         raise ConfigError(problems)
     assert train.data is not None
     assert train.out is not None
     folder, facts = target_facts(cfg.target)
+    mark = target_mark(cfg.target)
+    same_target(Path(train.data), mark)
     kept, skipped = fitting(Path(train.data), "train", train, facts)
-    held, _ = fitting(Path(train.data), "eval", train, facts)
-    with ranks(pick_device(cfg.runtime.device), train.timeout) as here, on(here.device):
+    held, unheld = fitting(Path(train.data), "eval", train, facts)
+    with ranks(pick_device(cfg.runtime.device), train.timeout) as here, on(here.device, _KEYS):
         plain, limits = DraftShape.resolve(SpecConfig()), engine_limits(cfg, facts)
         if train.seq_len > limits.max_seq_len:
             message = f"must not be above runtime.max_seq_len ({limits.max_seq_len})"
@@ -72,13 +76,19 @@ def train_head(composed: Composed, tell: Tell, progress: Progress | None = None)
         target = load_target(cfg.target, folder, facts, limits, plain, here.device, progress, steady=False)
         trainer = _trainer(composed, target, kept, held, here)
         if here.first:
-            claim(trainer.out, identity(trainer, [kept, held], facts), resume=train.resume)
+            claim(trainer.out, identity(trainer, [kept, held], mark), resume=train.resume)
         here.any(False)  # nobody reads a checkpoint before the folder is claimed
         share = sum(len(s.ids) for s in kept) * train.epochs / max(trainer.schedule.updates, 1)
-        log.info(
-            "%d samples (%d too long), %d updates of %d rows, %.0f %% of them filled; %d parameters learn",
+        if here.first and cfg.draft.checkpoint:
+            log.warning("draft.checkpoint=%s: its shape is taken, its weights are not", cfg.draft.checkpoint)
+        log.log(
+            logging.INFO if here.first else logging.DEBUG,
+            "%d samples and %d to hold the head against (%d and %d too long), %d updates of %d rows, %.0f %% of them "
+            "filled; %d parameters learn",
             len(kept),
+            len(held),
             skipped,
+            unheld,
             trainer.updates,
             trainer.rows_an_update,
             100 * share / (trainer.rows_an_update * train.seq_len),
@@ -119,17 +129,34 @@ def fitting(folder: Path, split: Split, train: TrainConfig, facts: ModelFacts) -
     return kept, len(samples) - len(kept)
 
 
-def identity(trainer: Trainer, splits: Sequence[Sequence[Sample]], facts: ModelFacts) -> dict[str, Any]:
+def same_target(folder: Path, mark: Mapping[str, Any]) -> None:
+    """Hold the target against the one that wrote the samples, where they tell of it.
+
+    Raises ConfigError for another text side; another checkpoint's name is a warning, as folders move.
+    """
+    wrote = read_meta(folder).get("target")
+    if not isinstance(wrote, dict):
+        return
+    if other := [key for key in ("tokenizer", "vocab_size") if wrote.get(key) != mark[key]]:
+        message = f"was written by {wrote.get('checkpoint')}, whose {' and '.join(other)} are not this target's"
+        raise ConfigError([Problem("train.data", message, str(folder))])
+    if wrote.get("checkpoint") != mark["checkpoint"]:
+        log.warning("train.data was written by %s, the target is %s", wrote.get("checkpoint"), mark["checkpoint"])
+
+
+def identity(trainer: Trainer, splits: Sequence[Sequence[Sample]], mark: Mapping[str, Any]) -> dict[str, Any]:
     """What makes a run this one and no other."""
+    # a mean over what counts in a pass depends on how rows are dealt to passes
+    free = _FREE - {"batch_size", "accumulate"} if trainer.train.mean is LossMean.masked else _FREE
     digest = hashlib.sha256()
     for sample in (s for split in splits for s in split):
         digest.update(repr((sample.ids, sample.answers)).encode())
-    settings = {f"train.{key}": value for key, value in _simple(asdict(trainer.train)).items() if key not in _FREE}
+    settings = {f"train.{key}": value for key, value in _simple(asdict(trainer.train)).items() if key not in free}
     return {
         **settings,
         "rows an update": trainer.rows_an_update,
         "samples": digest.hexdigest()[:16],
-        "target": str(facts),
+        "target": dict(mark),
         "head": str(trainer.head.facts),
         "captured layers": list(trainer.new.layers),
         "type of the head": str(trainer.head.dtype),

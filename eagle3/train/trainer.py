@@ -114,7 +114,7 @@ class Trainer:
                     raise KeyboardInterrupt
                 if done % self.train.eval_every == 0 and done < self.updates:
                     self._evaluate(log)
-                    since = time.perf_counter()
+                    since, seen = time.perf_counter(), self.tokens
         score = self._evaluate(log)
         self._save()
         epochs, seconds = self.schedule.epochs_at(self.update), time.perf_counter() - started
@@ -129,7 +129,7 @@ class Trainer:
             inside = [[self.samples[i] for i in row] for row in mine[at : at + train.batch_size]]
             batch = batch_of(inside, train.seq_len, ranks.device)
             outcome = unroll(self.head, batch, self.teacher(batch), self.rule)
-            (outcome.total(train.step_decay) / train.accumulate).backward()  # type: ignore[no-untyped-call]
+            (outcome.total(self.rule.decay) / train.accumulate).backward()  # type: ignore[no-untyped-call]
             self.optimiser.collect()
             self._sums.add(outcome)
         ranks.add(self.optimiser.gradient(), mean=True)

@@ -16,8 +16,6 @@ from eagle3.train.packing import Batch
 from eagle3.train.soft_loss import soft_loss
 from eagle3.train.teacher import Labels
 
-_NO_ROWS = 1e-6  # so that nothing is divided by zero
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -42,11 +40,6 @@ class Outcome:
         """Σ decay^s · loss_s."""
         steps = torch.arange(len(self.losses), device=self.losses.device, dtype=self.losses.dtype)
         return (decay**steps * self.losses).sum()
-
-    @property
-    def accuracy(self) -> Tensor:
-        """[S]."""
-        return self.hits.double() / (self.counted + _NO_ROWS)
 
 
 def unroll(head: EagleHead, batch: Batch, labels: Labels, rule: Rule) -> Outcome:

@@ -152,6 +152,7 @@ def test_what_is_held_out_is_not_asked(target: str, capsys: Capture) -> None:
         (["--out", "o", "--prompt-file", "p.txt", "--temperature", "-1"], "from 0 on"),
         (["--out", "o", "--prompt-file", "p.txt", "--temperature", "0", "--temperature", "0"], "at most once"),
         (["--out", "o", "--prompt-file", "p.txt", "--eval-share", "0.9"], "eval-share"),
+        (["--out", "o", "--prompt-file", "p.txt", "--eval-share", "0"], "must be above 0"),
         (["--out", ".", "--prompt-file", "p.txt"], "no data of ours"),
         (["--out", "o", "--prompt-file", "high.jsonl"], "[0, 64)"),
         (["--out", "o", "--prompt-file", "p.txt", "-m", "seed=1,2"], "of a sweep"),

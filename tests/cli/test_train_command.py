@@ -12,6 +12,7 @@ import torch
 from eagle3.cli import main
 from eagle3.train import trainer
 from eagle3.train.samples import Sample, write_samples
+from helpers.pairs import near_pair
 from helpers.trained import write_near
 
 Capture = pytest.CaptureFixture[str]
@@ -147,3 +148,31 @@ def test_help_teaches(capsys: Capture) -> None:
     out = capsys.readouterr().out
     for words in ("eagle3 data", "train.out", "Ctrl-C", "torchrun", "draft.checkpoint", "train.long_samples=refuse"):
         assert words in out
+
+
+@pytest.mark.parametrize(
+    ("wrote", "more", "words"),
+    [
+        ({"checkpoint": "other", "tokenizer": "5e1f", "vocab_size": 16}, [], "was written by other, whose tokenizer"),
+        (None, ["runtime.batch_invariant=true"], "training does not know it"),
+    ],
+)
+def test_what_training_refuses(
+    near: list[str], tmp_path: Path, capsys: Capture, wrote: object, more: list[str], words: str
+) -> None:
+    sample = [Sample((1, 2, 3, 4), ((1, 4),))] * 2
+    write_samples(tmp_path / "data", sample, sample, {"target": wrote} if wrote else {})
+    assert main(["train", *near, f"train.data={tmp_path / 'data'}", "train.out=head", *more]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not Path("head").exists()
+
+
+def test_data_of_the_same_text_under_another_name_is_a_warning(
+    near: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    sample = [Sample((1, 2, 3, 4), ((1, 4),))] * 2
+    wrote = {"checkpoint": "moved", "tokenizer": None, "vocab_size": near_pair()[0].facts.vocab}
+    write_samples(tmp_path / "data", sample, sample, {"target": wrote})
+    short = [f"train.data={tmp_path / 'data'}", "train.out=head", "train.max_steps=1", "train.batch_size=1"]
+    assert main(["train", *near, *short]) == 0
+    assert "was written by moved" in capsys.readouterr().err
