@@ -5,9 +5,8 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch._dynamo as dynamo
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 from eagle3.train.packing import Batch
 
@@ -66,43 +65,35 @@ class PlainAttention:
 
 
 class BlockAttention:
-    """FlexAttention over the keys of all steps side by side; blocks without a visible pair are never read."""
+    """FlexAttention over the keys of step 0, in blocks; the own keys of later steps join its softmax by its sum."""
 
     def __init__(self, batch: Batch, scale: float, *, compiled: bool = True) -> None:
         self.rows, self.scale = batch.rows, scale
-        self.document = batch.document.view(batch.rows, -1)  # [B, L]
         flex: Any = flex_attention
         self.flex = _compiled() if compiled else flex
-        self._masks: list[BlockMask] = []
-
-    def __call__(self, q: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-        """As `Attend`."""
-        k, v = (torch.cat([split(x, self.rows) for x in xs], 2) for xs in (keys, values))
-        grouped = q.shape[1] != k.shape[1]
-        mask = self._mask(len(keys))
-        out: Tensor = self.flex(split(q, self.rows), k, v, block_mask=mask, scale=self.scale, enable_gqa=grouped)
-        return out.transpose(1, 2).flatten(0, 1)
-
-    def _mask(self, steps: int) -> BlockMask:
-        """The mask over the keys of so many steps, [B, 1, L, steps·L]; layers share it."""
-        document = self.document
+        document = batch.document.view(batch.rows, -1)  # [B, L]
         length = document.shape[1]
 
         def visible(b: Tensor, _: Tensor, row: Tensor, key: Tensor) -> Tensor:
-            at = key % length
-            first = (key < length) & (row >= at) & (document[b, row] == document[b, at])
-            return first | ((key >= length) & (row == at))
+            return (row >= key) & (document[b, row] == document[b, key])
 
-        while len(self._masks) < steps:
-            keys = (len(self._masks) + 1) * length
-            made = create_block_mask(visible, self.rows, None, length, keys, device=document.device)
-            self._masks.append(made)
-        return self._masks[steps - 1]
+        self.mask = create_block_mask(visible, self.rows, None, length, length, device=document.device)
+
+    def __call__(self, q: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+        """As `Attend`."""
+        group = q.shape[1] // keys[0].shape[1]
+        asked, k, v = (split(x, self.rows) for x in (q, keys[0], values[0]))
+        how = {"block_mask": self.mask, "scale": self.scale, "enable_gqa": group > 1}
+        first, aux = self.flex(asked, k, v, return_aux=AuxRequest(lse=True), **how)
+        own = [split(x.repeat_interleave(group, 1), self.rows) for x in keys[1:]]
+        scores = [(asked * key).sum(3, keepdim=True, dtype=torch.float32) * self.scale for key in own]
+        weights = torch.cat([aux.lse[..., None], *scores], 3).softmax(3)  # [B, n_h, L, s + 1]
+        out: Tensor = weights[..., :1] * first
+        for j, value in enumerate(values[1:], 1):
+            out = out + weights[..., j : j + 1] * split(value.repeat_interleave(group, 1), self.rows)
+        return out.transpose(1, 2).flatten(0, 1).to(q.dtype)
 
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    # every step has keys of another length, learning and evaluating are compiled apart: more kinds than are kept
-    # otherwise, and what is not compiled makes all scores at once
-    dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, 64)
     return torch.compile(flex_attention, dynamic=False)
