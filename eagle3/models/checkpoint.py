@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
-from eagle3.config.cache import cache_folder
+from eagle3.config.files import cache_folder
 from eagle3.errors import UnsupportedError, WeightError
 from eagle3.models.convert import convert_gguf
 

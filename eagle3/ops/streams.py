@@ -2,10 +2,8 @@
 
 import json
 import logging
-import os
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from eagle3.config.cache import cache_folder
+from eagle3.config.files import cache_folder, write_whole
 from eagle3.ops.dispatch import shared_memory
 
 log = logging.getLogger(__name__)
@@ -161,16 +159,12 @@ def save(device: torch.device) -> None:
     Where nothing can be written a warning says so: they serve this process all the same.
     """
     file = tuned_file(device)
-    part = file.with_suffix(f".{os.getpid()}")
     rows = {**_read(file), **table(device)}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps({k: v and astuple(v) for k, v in sorted(rows.items())}, indent=0))
-        part.replace(file)
+        write_whole(file, json.dumps({k: v and astuple(v) for k, v in sorted(rows.items())}, indent=0))
     except OSError as error:
         log.warning("tuned choices are not kept, the next start tunes again: %s", error)
-        with suppress(OSError):
-            part.unlink()
 
 
 def graph_us(calls: Sequence[Callable[[], object]], replays: int = 5) -> float:

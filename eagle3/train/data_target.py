@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from eagle3.build.target import target_facts
+from eagle3.config.files import write_whole
 from eagle3.config.schema import TargetConfig
 from eagle3.errors import Eagle3Error
 
@@ -64,9 +64,7 @@ def claim(folder: Path, target: Mapping[str, Any]) -> None:
         if folder.exists() and any(entry != path.parent for entry in folder.iterdir()):
             raise Eagle3Error(f"{folder}: is not empty and holds no data of ours: name another folder")
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(mine, encoding="utf-8")
-        os.replace(part, path)
+        write_whole(path, mine)
     except OSError as fault:
         raise Eagle3Error(f"{folder}: {fault.strerror or fault}") from fault
 

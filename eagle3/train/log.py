@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from eagle3.config.files import write_whole
 from eagle3.errors import RunError
 
 
@@ -18,9 +19,7 @@ class Log:
             if self.file.is_file():
                 lines = self.file.read_text(encoding="utf-8").splitlines()
                 kept = [line for line in lines if line.endswith("}") and json.loads(line)["update"] <= since]
-                part = self.file.with_suffix(".part")
-                part.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-                part.replace(self.file)
+                write_whole(self.file, "".join(f"{line}\n" for line in kept))
         except OSError as fault:
             raise RunError(f"{self.file} cannot be written: {fault.strerror}") from fault
         self._board: Any = None

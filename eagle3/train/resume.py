@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from eagle3.config.files import write_whole
 from eagle3.errors import ConfigError, Problem, RunError, WeightError
 
 RUN = "run.json"
@@ -26,9 +27,7 @@ def claim(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
     try:
         if not folder.exists() or not any(folder.iterdir()):
             folder.mkdir(parents=True, exist_ok=True)
-            part = file.with_suffix(".part")
-            part.write_text(json.dumps(identity, indent=2) + "\n", encoding="utf-8")
-            os.replace(part, file)
+            write_whole(file, json.dumps(identity, indent=2) + "\n")
             return
         known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
     except (OSError, ValueError) as fault:
