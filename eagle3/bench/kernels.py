@@ -93,7 +93,7 @@ def cases(composed: Composed, device: torch.device) -> list[Case]:
             rows=shape.nodes,
             context=longest,
             page=page,
-            width=-(-shape.entries(longest) // page),
+            width=shape.pages(longest, page),
             heads=facts.heads,
             kv_heads=facts.kv_heads,
             head_dim=facts.head_dim,

@@ -122,7 +122,7 @@ def assemble(cfg: EngineConfig, shape: DraftShape, parts: Parts, pools: list[KVP
     preparer = Preparer(pools[0].page, shape.loop, device)
     runner = Runner(worker, preparer)
     if graphs(cfg, device):
-        width = -(-shape.entries(limits.max_seq_len) // pools[0].page)
+        width = shape.pages(limits.max_seq_len, pools[0].page)
         sizes = cfg.runtime.cuda_graph_batch_sizes or buckets(limits.max_batch_size)
         runner = GraphRunner(worker, preparer, sizes, len(pools), width, prompt_rows=prompt_sizes(cfg, limits))
     scheduler = Scheduler(limits, shape, [Pages(pool.pages - 1, pool.page) for pool in pools])

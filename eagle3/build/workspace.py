@@ -48,19 +48,14 @@ def contexts(preparer: Preparer, worker: Worker, limits: Limits, pools: int) -> 
     chunks = []
     for slot, length in enumerate(lengths):
         request = Request(str(slot), [0] * length, greedy, length, 1, slot=slot, prefill=length)
-        request.pages = [[0] * pages(worker, limits, preparer.page) for _ in range(pools)]
+        request.pages = [[0] * worker.shape.pages(limits.max_seq_len, preparer.page) for _ in range(pools)]
         chunks.append(Chunk(request, 0, length, last=True, emits=True))
     return preparer.contexts(chunks)
 
 
 def generations(worker: Worker, limits: Limits, pools: int, preparer: Preparer) -> Generations:
     """The generation pass of most rows, of dummies, with the draw that takes most."""
-    batch, width = limits.max_batch_size, pages(worker, limits, preparer.page)
+    batch, width = limits.max_batch_size, worker.shape.pages(limits.max_seq_len, preparer.page)
     table = torch.zeros(batch, width, dtype=torch.int32, device=preparer.device)
     slots = torch.full((batch,), worker.slots.dummy, device=preparer.device)
     return Generations(slots, (table,) * pools, FILTERED)
-
-
-def pages(worker: Worker, limits: Limits, page: int) -> int:
-    """M of a request at its longest."""
-    return -(-worker.shape.entries(limits.max_seq_len) // page)

@@ -52,6 +52,10 @@ class DraftShape:
         """Entries that a request of `known` tokens may need: one step is unseen, and the next one writes R more."""
         return known + self.path + self.reserve
 
+    def pages(self, known: int, page: int) -> int:
+        """Pages that hold these entries: M, where `known` is a request's longest."""
+        return -(-self.entries(known) // page)
+
     def capture_rows(self, max_num_tokens: int, max_batch_size: int, max_seq_len: int) -> int:
         """Rows that hold the features of any forward: the prompt chunks of a step, or N rows a generation."""
         return min(max_num_tokens, max_batch_size * max_seq_len) + self.nodes * max_batch_size
