@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 LOG2_E = 1.4426950408889634  # the kernels work in powers of two
+LARGE = 200 * 1024  # bytes of shared memory that a tile of 128 × 128 in three stages takes
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,19 @@ class Tile:
 
 
 def choose_tile(
-    rows: int, head_dim: int, dtype: torch.dtype, steady: bool, *, long: bool = False, full: bool = False
+    rows: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    steady: bool,
+    together: int = 1,
+    *,
+    long: bool = False,
+    full: bool = False,
 ) -> Tile:
     """For `rows` = Q · n_h / n_kv rows a KV head, as was fastest on an H200.
 
-    `steady`: one tile for any number of rows; `long`: many entries; `full`: KV heads for all processors.
+    `steady`: one tile for any number of rows; `together`: entries that are fetched at once, with memory for many of
+    them; `long`: many entries; `full`: KV heads for all processors.
     """
     if dtype == torch.float32:  # no tensor cores: small tiles, registers are what is short
         return Tile(16 if rows <= 16 and not steady else 32, 16, 8 if head_dim > 128 else 4, 2)
@@ -36,7 +45,11 @@ def choose_tile(
         return Tile(64, 64, 4, 4)
     if rows <= 16:
         return Tile(16, 128 if full else 64, 4, 2)
-    return Tile(128, 64, 4, 2) if rows > 64 and long else Tile(64, 64, 4, 2)
+    if rows <= 64 or not long:
+        return Tile(64, 64, 4, 2)
+    if together >= 128:
+        return Tile(128, 128, 8, 3)
+    return Tile(256, 64, 8, 3) if rows > 128 and together == 64 else Tile(128, 64, 4, 2)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

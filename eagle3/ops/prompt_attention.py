@@ -9,10 +9,8 @@ from torch import Tensor
 
 from eagle3.ops.dispatch import follow, overlapped, shared_memory
 from eagle3.ops.paged import attend, read_kv
-from eagle3.ops.paged_blocks import LOG2_E, Tile, absorb, choose_tile, dot_scores, load_block
+from eagle3.ops.paged_blocks import LARGE, LOG2_E, Tile, absorb, choose_tile, dot_scores, load_block
 from eagle3.ops.steady import PART, attend_steady, close_part, join
-
-LARGE = 200 * 1024  # bytes of shared memory that a tile of 128 × 128 in three stages takes
 
 
 def prompt_attention_torch(

@@ -8,9 +8,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from eagle3.ops.dispatch import copies_blocks, follow, overlapped
+from eagle3.ops.dispatch import copies_blocks, follow, overlapped, shared_memory
 from eagle3.ops.paged import attend, read_kv
-from eagle3.ops.paged_blocks import LOG2_E, Tile, absorb, choose_tile, dot_scores, load_block
+from eagle3.ops.paged_blocks import LARGE, LOG2_E, Tile, absorb, choose_tile, dot_scores, load_block
 from eagle3.ops.parts import LONG, choose_splits, combine_parts, processors
 from eagle3.ops.steady import PART, attend_steady, close_part, join_parts
 
@@ -89,9 +89,9 @@ def tree_attention_triton(
     steady = split_by_position is not None
     if by_page is None:
         by_page = q.is_cuda and copies_blocks(q.device) and q.dtype.itemsize == 2
-    tile = tile or choose_tile(
-        Q * group, hd, q.dtype, steady, long=M * page >= LONG, full=G * n_kv >= processors(q.device)
-    )
+    together = page if by_page and hd in (64, 128) and shared_memory(q.device) >= LARGE else 1
+    full = G * n_kv >= processors(q.device)
+    tile = tile or choose_tile(Q * group, hd, q.dtype, steady, together, long=M * page >= LONG, full=full)
     tiles = triton.cdiv(Q * group, tile.rows)
     if split_by_position is not None:
         splits = triton.cdiv(M * page, split_by_position)
@@ -233,9 +233,14 @@ def _tree_attention_kernel(  # type: ignore[no-untyped-def]
             sees = _sees(start, kv_len, base, tail, row, words, W, depth, q_pos, window, BLOCK_N, HAS_MASK, True)
             scores = tl.where(sees, dot_scores(queries, k, PRECISION), float("-inf"))
             acc, top, total = absorb(scores, v, acc, top, total, scale, PRECISION, True)
+    page = 0
+    if BY_PAGE:
+        page = tl.load(table + open_low // PAGE, mask=open_low < open_high, other=0)
     for start in range(open_low, open_high, BLOCK_N):
         if BY_PAGE:
-            at = tl.load(table + start // PAGE) * PAGE + start % PAGE
+            at = page * PAGE + start % PAGE
+            # of the next block: read here, it keeps no copy waiting
+            page = tl.load(table + (start + BLOCK_N) // PAGE, mask=start + BLOCK_N < open_high, other=0)
             k, v = blocks.load([at, key_at]), blocks.load([at, key_at + N_KV * HEAD])
         else:
             k, v = load_block(
