@@ -58,13 +58,14 @@ class Cell:
 
 
 def one_pass(engine: Engine, prompts: Sequence[Sequence[int]], output_len: int) -> Pass:
-    """Serve the prompts together, `output_len` tokens each, end tokens ignored."""
+    """Serve the prompts together, `output_len` tokens each, or at most where bench.ignore_eos is false."""
+    ends = {"ignore_eos": True, "stop_token_ids": []} if engine.config.bench.ignore_eos else {}
     shape = engine.scheduler.shape
     histogram = [0] * (shape.depth + 1)
     done: list[Result] = []
     started = time.perf_counter()
     for i, prompt in enumerate(prompts):
-        engine.add(prompt, max_new_tokens=output_len, ignore_eos=True, stop_token_ids=[], seed=i)
+        engine.add(prompt, max_new_tokens=output_len, seed=i, **ends)
     steady: list[float] = []
     begun: set[str] = set()
     before, all_generated = started, False

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -123,15 +124,20 @@ def task(options: Options, composed: "Composed") -> float:
     from eagle3.cli.report import console, loading, print_problems
     from eagle3.config.rules_engine import bench_fits
     from eagle3.engine.warmup import tune
+    from eagle3.text.sets import read_set
 
     print_problems(composed.warnings, "yellow")
     bench = composed.config.bench
-    if not options.prompts and (problems := list(bench_fits(composed.config, bench.prompt_len))):
+    if options.prompts and bench.prompts:
+        message = "names prompts, and so does --prompt-file: leave one out"
+        raise ConfigError([Problem("bench.prompts", message, bench.prompts)])
+    prompts = options.prompts or (read_set(bench.prompts) if bench.prompts else ())
+    if not prompts and (problems := list(bench_fits(composed.config, bench.prompt_len))):
         raise ConfigError(problems)
     with loading("weights") as progress:
         arms = build_arms(composed, progress)
     own = arms["spec" if "spec" in arms else "plain"]
-    work = workload(options, own)
+    work = workload(prompts, own)
     if problems := list(bench_fits(composed.config, max(map(len, work.prompts)))):
         raise ConfigError(problems)
     cells = []
@@ -159,12 +165,12 @@ def task(options: Options, composed: "Composed") -> float:
     return float(first["output_throughput"][1])
 
 
-def workload(options: Options, engine: "Engine") -> "Workload":
+def workload(prompts: "Sequence[Prompt]", engine: "Engine") -> "Workload":
     """The prompts that are given, or made-up ones that differ from pass to pass."""
     from eagle3.bench.workload import given, made_up
     from eagle3.cli.prompts import encoded
 
     bench = engine.config.bench
-    if options.prompts:
-        return given(encoded(engine, options.prompts, chat=None))
+    if prompts:
+        return given(encoded(engine, prompts, chat=None))
     return made_up(max(bench.batch_sizes) * bench.repeats, bench.prompt_len, engine.vocab)

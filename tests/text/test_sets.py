@@ -48,7 +48,7 @@ def test_sets_from_packages() -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ("mtbench:5", "unknown set 'mtbench'; known are humaneval, gsm_symbolic, stdlib"),
+        ("mtbench:5", "unknown set 'mtbench'; known are chat, humaneval, gsm_symbolic, stdlib"),
         ("humaneval:4", "has 3 prompts, not 4"),
         ("humaneval:0", "COUNT at least 1"),
         ("humaneval:-1", "whole numbers"),
