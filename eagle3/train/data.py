@@ -1,8 +1,8 @@
 """Make training data: prompts chosen, answered by the target, split and written."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ class DataOptions:
     eval_share: float = 0.02
     seed: int = 0
     chat: bool | None = None  # None: where the tokenizer has a template
+    named: Mapping[str, Any] = field(default_factory=dict)  # how the configuration names the prompts, for meta.json
 
 
 @dataclass(frozen=True)
@@ -61,19 +62,22 @@ def make_data(
         rows = encoded(engine, tokenizer, chooser, 0, options.chat)
         if options.questions:
             if tokenizer is None:
-                raise ConfigError([Problem(f"--set {SELF}", f"the checkpoint has no tokenizer: {NO_TOKENIZER}")])
+                raise ConfigError([Problem("data.sets", f"{SELF}: the checkpoint has no tokenizer: {NO_TOKENIZER}")])
             first = len(chooser.chosen)
             write_questions(engine, tokenizer, options.questions, options.seed, chooser, parts, tell)
             rows += encoded(engine, tokenizer, chooser, first, options.chat)
         questions = planned(engine, distinct(rows, chooser), chooser, options)
         if not questions:
             told = "; ".join(f"{name} {asdict(tally)}" for name, tally in chooser.tallies.items())
-            raise ConfigError([Problem("prompts", f"none is left to answer: {told}", origin="command line")])
+            raise ConfigError(
+                [Problem("prompts", f"none is left to answer: {told}", origin="data.sets and data.prompt_files")]
+            )
         jobs = [job for question in questions for job in question.jobs]
         say(sizes(questions, parts))
         answer(engine, jobs, parts, "answers", tell)
         meta = {
             "target": target,
+            **options.named,
             "sources": {name: asdict(tally) for name, tally in chooser.tallies.items()},
             "prompts": dict(Counter(question.split for question in questions)),
             "answers": {"ended": sum(parts[job.key].ended for job in jobs), "all": len(jobs)},

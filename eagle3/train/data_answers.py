@@ -91,10 +91,10 @@ def write_questions(
 def question_prefix(tokenizer: Tokenizer) -> tuple[int, ...]:
     """The ids up to where a user's first words go. Raises UnsupportedError without a chat template that shows it."""
     if tokenizer.chat_template is None:
-        raise UnsupportedError(f"--set {SELF}: the tokenizer in {tokenizer.folder} has no chat template")
+        raise UnsupportedError(f"the set {SELF}: the tokenizer in {tokenizer.folder} has no chat template")
     text = render_text(tokenizer, PLACE)
     if text.count(PLACE) != 1 or text.startswith(PLACE):
         raise UnsupportedError(
-            f"--set {SELF}: the chat template of {tokenizer.folder} marks no beginning of a user's turn"
+            f"the set {SELF}: the chat template of {tokenizer.folder} marks no beginning of a user's turn"
         )
     return tuple(tokenizer.encode(text[: text.index(PLACE)], add_special_tokens=False))

@@ -109,5 +109,5 @@ def splits(prompts: Sequence[tuple[int, ...]], eval_share: float, seed: int) -> 
 def without_sampling(name: str, prompts: Sequence[Prompt]) -> None:
     """Refuse prompts that ask for sampling of their own: all are answered at the same temperatures."""
     if own := [i for i, prompt in enumerate(prompts) if prompt.sampling]:
-        message = "sampling of their own is not taken here; leave it out, and see --temperature"
+        message = "sampling of their own is not taken here; leave it out, and see data.temperatures (--temperature)"
         raise ConfigError([Problem(name, message, [f"prompt {i}" for i in own[:5]], "the prompt file")])

@@ -18,6 +18,7 @@ from eagle3.config.shape import DraftShape
 from eagle3.engine.runner import on
 from eagle3.errors import ConfigError, Problem
 from eagle3.models.decoder import Decoder, ModelFacts
+from eagle3.train.data_run import differences
 from eagle3.train.data_target import target_mark
 from eagle3.train.new_head import new_head
 from eagle3.train.ranks import Ranks, ranks
@@ -57,28 +58,23 @@ def train_head(composed: Composed, tell: Tell, progress: Progress | None = None)
 
     Raises ConfigError and other errors of ours for what the user can mend, RunError for a run that broke.
     """
-    composed.require_runnable()
     cfg, train = composed.config, composed.config.train
-    if problems := list(trainable(cfg)):
-        raise ConfigError(problems)
+    folder, facts = ready(composed)
     assert train.data is not None
-    assert train.out is not None
-    folder, facts = target_facts(cfg.target)
     mark = target_mark(cfg.target)
     same_target(Path(train.data), mark)
     kept, skipped = fitting(Path(train.data), "train", train, facts)
     held, unheld = fitting(Path(train.data), "eval", train, facts)
     with ranks(pick_device(cfg.runtime.device), train.timeout) as here, on(here.device, _KEYS):
         plain, limits = DraftShape.resolve(SpecConfig()), engine_limits(cfg, facts)
-        if train.seq_len > limits.max_seq_len:
-            message = f"must not be above runtime.max_seq_len ({limits.max_seq_len})"
-            raise ConfigError([Problem("train.seq_len", message, train.seq_len)])
         target = load_target(cfg.target, folder, facts, limits, plain, here.device, progress, steady=False)
         trainer = _trainer(composed, target, kept, held, here)
         if here.first:
             claim(trainer.out, identity(trainer, [kept, held], mark), resume=train.resume)
         here.any(False)  # nobody reads a checkpoint before the folder is claimed
         share = sum(len(s.ids) for s in kept) * train.epochs / max(trainer.schedule.updates, 1)
+        if here.first and (other := list(differences(read_meta(Path(train.data)), cfg.data))):
+            log.warning("train.data is used as it is: %s", "; ".join(other))
         if here.first and cfg.draft.checkpoint:
             log.warning("draft.checkpoint=%s: its shape is taken, its weights are not", cfg.draft.checkpoint)
         log.log(
@@ -95,6 +91,22 @@ def train_head(composed: Composed, tell: Tell, progress: Progress | None = None)
             sum(p.numel() for p in trainer.optimiser.live),
         )
         return Told(trainer.run(tell if here.first else lambda _: None), len(kept), skipped)
+
+
+def ready(composed: Composed) -> tuple[Path | None, ModelFacts]:
+    """The target's folder and facts, if a configuration can be trained by; looks at no samples.
+
+    Raises ConfigError, or UnsupportedError for what is not built.
+    """
+    composed.require_runnable()
+    cfg = composed.config
+    if problems := list(trainable(cfg)):
+        raise ConfigError(problems)
+    folder, facts = target_facts(cfg.target)
+    if cfg.train.seq_len > (most := engine_limits(cfg, facts).max_seq_len):
+        message = f"must not be above runtime.max_seq_len ({most})"
+        raise ConfigError([Problem("train.seq_len", message, cfg.train.seq_len)])
+    return folder, facts
 
 
 def _trainer(

@@ -138,6 +138,54 @@ def test_what_is_held_out_is_not_asked(target: str, capsys: Capture) -> None:
     assert (told["held_out"], told["kept"]) == (1, 4)
 
 
+def test_the_configuration_asks_where_no_flag_does(target: str, capsys: Capture) -> None:
+    Path("held.txt").write_text("hello\n")
+    asked = ["data.prompt_files=[p.txt]", "data.hold_out=[held.txt]", "data.temperatures=[0]", "data.chat=false"]
+    words = ["conf=base", f"target.checkpoint={target}", "runtime.max_seq_len=60", *asked, "data.batch=3", "--json"]
+    assert main(["data", *words, "train.data=o", "data.max_new_tokens=5", "data.eval_share=0.5", "data.seed=4"]) == 0
+    told = summary(capsys)
+    assert told["out"] == str(Path("o").absolute())
+    assert (told["prompt_files"], told["sets"], told["hold_out"]) == (["p.txt"], [], ["held.txt"])
+    assert (told["temperatures"], told["max_new_tokens"], told["eval_share"], told["seed"]) == ([0.0], 5, 0.5, 4)
+    every = read_samples(Path("o"), "train") + read_samples(Path("o"), "eval")
+    assert max(sample.written for sample in every) == 5
+    assert min(sample.answers[0][0] for sample in every) == len("abc"), "no template around it"
+    flags = [
+        "--out",
+        "p",
+        "--max-new-tokens",
+        "4",
+        "--temperature",
+        "1",
+        "--prompt-file",
+        "it's ${a}, b\\.txt",
+        "--chat",
+    ]
+    Path("it's ${a}, b\\.txt").write_text("why\nwho")
+    assert main(["data", *words, "train.data=o", "data.max_new_tokens=0", *flags]) == 0
+    told = summary(capsys)
+    assert told["out"] == str(Path("p").absolute())
+    assert (told["prompt_files"], told["hold_out"]) == (["it's ${a}, b\\.txt"], ["held.txt"])
+    assert (told["temperatures"], told["max_new_tokens"], told["chat"]) == ([1.0], 4, True)
+
+
+def test_all_mistakes_are_told_at_once(target: str, capsys: Capture) -> None:
+    assert run(target, "--prompt-file", "absent.txt", "--set", "mtbench", "--hold-out", "lost") == 2
+    seen = capsys.readouterr().err
+    for words in ("4 problems", "--out FOLDER or train.data=FOLDER", "absent.txt", "'mtbench'", "'lost'"):
+        assert words in seen
+    assert (
+        run(target, "--out", "o", "--set", "self:x", "--temperature", "nan", "--eval-share", "1", "--seed", "-1") == 2
+    )
+    assert "4 problems" in capsys.readouterr().err
+    assert not Path("o").exists()
+
+
+def test_a_longer_answer_than_there_is_room_for_is_a_warning(target: str, capsys: Capture) -> None:
+    assert run(target, "--out", "o", "--prompt-file", "p.txt", "--temperature", "0", "--max-new-tokens", "60") == 0
+    assert "data.max_new_tokens  will be cut" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -149,12 +197,20 @@ def test_what_is_held_out_is_not_asked(target: str, capsys: Capture) -> None:
         (["--out", "o", "--prompt-file", "own.jsonl"], "--temperature"),
         (["--out", "o", "--prompt-file", "p.txt", "--hold-out", "p.txt"], "none is left"),
         (["--out", "o", "--prompt-file", "p.txt", "--hold-out", "absent"], "unknown set 'absent'"),
-        (["--out", "o", "--prompt-file", "p.txt", "--temperature", "-1"], "from 0 on"),
+        (["--out", "o", "--prompt-file", "p.txt", "--temperature", "-1"], "0 or numbers from"),
         (["--out", "o", "--prompt-file", "p.txt", "--temperature", "0", "--temperature", "0"], "at most once"),
-        (["--out", "o", "--prompt-file", "p.txt", "--eval-share", "0.9"], "eval-share"),
-        (["--out", "o", "--prompt-file", "p.txt", "--eval-share", "0"], "must be above 0"),
+        (["--out", "o", "--prompt-file", "p.txt", "--eval-share", "0.9"], "at most 0.5"),
+        (["--out", "o", "--prompt-file", "p.txt", "--eval-share", "0"], "data.eval_share  must be above 0"),
         (["--out", ".", "--prompt-file", "p.txt"], "no data of ours"),
         (["--out", "o", "--prompt-file", "high.jsonl"], "[0, 64)"),
+        (["--out", "o", "--prompt-file", "absent.txt"], "data.prompt_files  absent.txt: cannot be read"),
+        (["--out", "o", "--set", "stdlib:x"], "from override data.sets=['stdlib:x']"),
+        (["train.data=o", "data.sets=['self:1']", "data.hold_out=[absent]"], "from override data.hold_out=[absent]"),
+        (["--out", "o", "--prompt-file", "p.txt", "--batch", "0"], "data.batch  must be in"),
+        (
+            ["--out", "o", "--prompt-file", "p.txt", "--batch", "9", "runtime.cuda_graph_batch_sizes=[8]"],
+            "runtime.max_batch_size (9)",
+        ),
         (["--out", "o", "--prompt-file", "p.txt", "-m", "seed=1,2"], "of a sweep"),
     ],
 )

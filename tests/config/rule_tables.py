@@ -44,6 +44,8 @@ FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
         "pypi:name==version",
     ),
     (m.checkpoint_name, "llama8b", {"draft__checkpoint": "pypi:a==1"}, "draft.checkpoint", "only a target"),
+    (m.checkpoint_name, "llama8b", {"draft__checkpoint": "eagle3:absent"}, "draft.checkpoint", "is not in the box"),
+    (m.checkpoint_name, "llama8b", {"target__checkpoint": "eagle3:absent"}, "target.checkpoint", "only heads"),
     (m.checkpoint_pins, "smollm2", {"target__sha256": None}, "target.sha256", "needs the sha256"),
     (m.checkpoint_pins, "smollm2", {"target__sha256": "12"}, "target.sha256", "64 hexadecimal"),
     (m.checkpoint_pins, "llama8b", {"target__sha256": "a" * 64}, "target.sha256", "pypi: checkpoints only"),
