@@ -6,9 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
-from eagle3.train.packing import Batch
+from eagle3.ops.own_keys import own_keys
+from eagle3.train.packing import Batch, sent
+
+_BLOCK = 128  # rows, and keys, that a kernel of FlexAttention takes at a time
 
 # q [T, n_h, hd]; keys and values of steps 0…s, each [T, n_kv, hd] -> [T, n_h, hd]
 Attend = Callable[[Tensor, list[Tensor], list[Tensor]], Tensor]
@@ -71,27 +74,43 @@ class BlockAttention:
         self.rows, self.scale = batch.rows, scale
         flex: Any = flex_attention
         self.flex = _compiled() if compiled else flex
-        document = batch.document.view(batch.rows, -1)  # [B, L]
-        length = document.shape[1]
-
-        def visible(b: Tensor, _: Tensor, row: Tensor, key: Tensor) -> Tensor:
-            return (row >= key) & (document[b, row] == document[b, key])
-
-        self.mask = create_block_mask(visible, self.rows, None, length, length, device=document.device)
+        self.mask = block_mask(batch)
 
     def __call__(self, q: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
         """As `Attend`."""
-        group = q.shape[1] // keys[0].shape[1]
         asked, k, v = (split(x, self.rows) for x in (q, keys[0], values[0]))
-        how = {"block_mask": self.mask, "scale": self.scale, "enable_gqa": group > 1}
-        first, aux = self.flex(asked, k, v, return_aux=AuxRequest(lse=True), **how)
-        own = [split(x.repeat_interleave(group, 1), self.rows) for x in keys[1:]]
-        scores = [(asked * key).sum(3, keepdim=True, dtype=torch.float32) * self.scale for key in own]
-        weights = torch.cat([aux.lse[..., None], *scores], 3).softmax(3)  # [B, n_h, L, s + 1]
-        out: Tensor = weights[..., :1] * first
-        for j, value in enumerate(values[1:], 1):
-            out = out + weights[..., j : j + 1] * split(value.repeat_interleave(group, 1), self.rows)
-        return out.transpose(1, 2).flatten(0, 1).to(q.dtype)
+        how = {"block_mask": self.mask, "scale": self.scale, "enable_gqa": q.shape[1] > keys[0].shape[1]}
+        out, aux = self.flex(asked, k, v, return_aux=AuxRequest(lse=True), **how)
+        first, lse = (x.transpose(1, 2).flatten(0, 1) for x in (out, aux.lse))  # [T, n_h, hd], [T, n_h]
+        return own_keys(q, first, lse, keys[1:], values[1:], self.scale) if len(keys) > 1 else first
+
+
+def block_mask(batch: Batch) -> BlockMask:
+    """Causal inside each document. Blocks are told apart on the host, where the documents' lengths are known."""
+    document = batch.document.view(batch.rows, -1)  # [B, L]
+
+    def visible(b: Tensor, _: Tensor, row: Tensor, key: Tensor) -> Tensor:
+        return (row >= key) & (document[b, row] == document[b, key])
+
+    sizes = torch.tensor(batch.lengths)
+    here = torch.arange(len(sizes)).repeat_interleave(sizes).view(batch.rows, -1)
+    length = here.shape[1]
+    starts = torch.arange(0, length, _BLOCK)
+    ends = (starts + _BLOCK - 1).clamp_max(length - 1)
+    low, high = here[:, starts], here[:, ends]  # [B, n], the first and last document in each block
+    causal = torch.ones(len(starts), len(starts)).tril() > 0  # query blocks by key blocks
+    some = causal & (high[:, None, :] >= low[:, :, None])  # documents ascend along a row
+    full = causal.tril(-1) & (low[:, None, :] == high[:, :, None]) & (ends - starts == _BLOCK - 1)[:, None]
+    partly, wholly = (_listed(kind[:, None]) for kind in (some & ~full, full))
+    count, index, full_count, full_index = sent([*partly, *wholly], document.device)
+    return BlockMask.from_kv_blocks(
+        count, index, full_count, full_index, BLOCK_SIZE=_BLOCK, mask_mod=visible, seq_lengths=(length, length)
+    )
+
+
+def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Of key blocks [B, 1, n, n] that count for a query block: how many, and their indices, the others behind."""
+    return blocks.sum(3).int(), blocks.byte().argsort(dim=3, descending=True, stable=True).int()
 
 
 @cache

@@ -51,7 +51,7 @@ def evaluate(
 ) -> Score:
     """The score over all samples, `rows` rows of `length` tokens a pass, passes dealt to the ranks in turn."""
     packed = pack(range(len(samples)), [len(s.ids) for s in samples], length)
-    sums, walked = Sums(rule.steps, ranks.device), torch.zeros(2, dtype=torch.float64, device=ranks.device)
+    sums, walks = Sums(rule.steps, ranks.device), [(0, 0)]
     for i, part in enumerate(chunks(packed, rows)):
         if i % ranks.size != ranks.rank:
             continue
@@ -63,20 +63,25 @@ def evaluate(
         for r, row in enumerate(inside):
             at = r * length
             for sample in row:
-                walked += torch.tensor(walk(run[at : at + len(sample.ids)], sample.answers), device=ranks.device)
+                walks.append(walk(run[at : at + len(sample.ids)], sample.answers))
                 at += len(sample.ids)
     loss, accuracy = sums.read(ranks)
+    walked = torch.tensor(walks, dtype=torch.float64).sum(0).to(ranks.device)
     ranks.add([walked])
     accepted, steps = walked.tolist()
     return Score(loss, accuracy, 1 + accepted / max(steps, 1))
 
 
 def hits_in_a_row(batch: Batch, guesses: Tensor) -> Tensor:
-    """[T]: how many of an index's guesses [S, T], the first ones on, are the tokens that do follow."""
-    right = []
-    for s, guess in enumerate(guesses):
-        right.append((guess == batch.ahead(batch.ids, s + 2)) & (batch.left >= s + 2))
-    return torch.stack(right).long().cumprod(0).sum(0)
+    """[T]: how many of an index's guesses, the first ones on, are the tokens that do follow; unasked is wrong.
+
+    guesses [S, M] as an `Outcome` has them.
+    """
+    asked = batch.asked
+    behind = batch.ahead(batch.ids, 2)[asked]
+    right = torch.zeros(len(guesses), len(batch.ids), dtype=torch.int64, device=asked.device)
+    right[:, asked] = ((guesses == behind) & (batch.left[asked] >= 2)).long()  # by the token that was asked behind
+    return torch.stack([batch.ahead(row, s) for s, row in enumerate(right)]).cumprod(0).sum(0)
 
 
 def walk(run: Sequence[int], answers: Sequence[tuple[int, int]]) -> tuple[int, int]:

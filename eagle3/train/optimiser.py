@@ -27,15 +27,27 @@ class Optimiser:
             p if p.itemsize >= 4 else p.detach().float().requires_grad_(True) for p in self.live
         ]
         self.clip = train.clip
-        self.adam = torch.optim.AdamW(self.masters, lr=train.lr, betas=(0.9, 0.95), weight_decay=train.weight_decay)
+        self.adam = torch.optim.AdamW(
+            self.masters,
+            lr=train.lr,
+            betas=(0.9, 0.95),
+            weight_decay=train.weight_decay,
+            fused=all(m.is_cuda for m in self.masters) or None,  # one launch; None: as torch chooses
+        )
 
     def collect(self) -> None:
         """After each way back: gradients of 16 bits are added up in the masters' type."""
-        for live, master in zip(self.live, self.masters, strict=True):
-            if live is not master and live.grad is not None:
-                wide = live.grad.float()
-                master.grad = wide if master.grad is None else master.grad.add_(wide)
-                live.grad = None
+        given = [(p, m, p.grad) for p, m in self._pairs() if p.grad is not None]
+        wide = [torch.empty_like(m) for _, m, _ in given]
+        if given:
+            torch._foreach_copy_(wide, [grad for *_, grad in given])
+        more = [(m.grad, w) for (_, m, _), w in zip(given, wide, strict=True) if m.grad is not None]
+        if more:
+            torch._foreach_add_([grad for grad, _ in more], [w for _, w in more])
+        for (live, master, _), w in zip(given, wide, strict=True):
+            live.grad = None
+            if master.grad is None:
+                master.grad = w
 
     def gradient(self) -> list[Tensor]:
         """The masters' gradients; zeros where a pass gave none."""
@@ -68,6 +80,9 @@ class Optimiser:
 
     @torch.no_grad()
     def _to_live(self) -> None:
-        for live, master in zip(self.live, self.masters, strict=True):
-            if live is not master:
-                live.copy_(master)
+        if pairs := self._pairs():
+            torch._foreach_copy_([live for live, _ in pairs], [master for _, master in pairs])
+
+    def _pairs(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """Parameters that have a master, and it."""
+        return [(live, master) for live, master in zip(self.live, self.masters, strict=True) if live is not master]

@@ -1,7 +1,9 @@
 """Samples into rows of equal length: who lies where in which epoch, and the tensors of a pass."""
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from random import Random
 
 import torch
@@ -11,6 +13,7 @@ from eagle3.train.samples import Sample
 
 Row = tuple[int, ...]  # indices of the samples that share a row
 _OPEN = 32  # rows that are filled at the same time
+_ALIGNED = 16  # bytes, where a tensor may begin
 
 
 @dataclass(frozen=True)
@@ -27,33 +30,51 @@ class Batch:
     left: Tensor  # [T] i64, tokens behind this one in its document
     mask: Tensor  # [T] bool, the target wrote this token
     document: Tensor  # [T] i64
+    asked: Tensor  # [M] i64, ascending: the tokens at mask 1, and the one before each run of them in its document
 
-    def ahead(self, values: Tensor, steps: int) -> Tensor:
-        """values [T] as seen `steps` tokens further on in the same document; 0 past its end."""
+    def ahead(self, values: Tensor, steps: int | Tensor) -> Tensor:
+        """values [T] as seen `steps` tokens further on in the same document; 0 past its end.
+
+        Steps [S, 1] give [S, T].
+        """
         at = torch.arange(values.shape[0], device=values.device) + steps
-        return torch.where(self.left >= steps, values[at.clamp_max(values.shape[0] - 1)], values.new_zeros(()))
+        return values[at.clamp_max_(values.shape[0] - 1)].masked_fill_(self.left < steps, 0)
 
 
 def batch_of(rows: Sequence[Sequence[Sample]], length: int, device: torch.device) -> Batch:
     """The tensors of a pass over rows of `length` tokens; a row may be empty."""
-    ids, mask = torch.zeros(len(rows), length, dtype=torch.int64), torch.zeros(len(rows), length, dtype=torch.bool)
+    ids, written = array("q"), torch.zeros(len(rows) * length, dtype=torch.bool)
     lengths: list[int] = []
     for i, row in enumerate(rows):
-        at = 0
         for sample in row:
-            ids[i, at : at + len(sample.ids)] = torch.tensor(sample.ids)
             for start, end in sample.answers:
-                mask[i, at + start : at + min(end, len(sample.ids) - 1)] = True
-            at += len(sample.ids)
+                written[len(ids) + start : len(ids) + min(end, len(sample.ids) - 1)] = True
+            ids.extend(sample.ids)
             lengths.append(len(sample.ids))
-        assert at <= length
-        lengths += [length - at] * (at < length)
+        room = (i + 1) * length - len(ids)
+        assert room >= 0
+        ids.extend([0] * room)
+        lengths += [room] * (room > 0)
     sizes = torch.tensor(lengths)
     document = torch.repeat_interleave(torch.arange(len(lengths)), sizes)
-    positions = torch.arange(ids.numel()) - (sizes.cumsum(0) - sizes)[document]
+    positions = torch.arange(len(ids)) - (sizes.cumsum(0) - sizes)[document]
     left = sizes[document] - 1 - positions
-    tensors = (t.to(device, non_blocking=True) for t in (ids.flatten(), positions, left, mask.flatten(), document))
+    wanted = written.clone()
+    wanted[:-1] |= written[1:] & (positions[1:] > 0)
+    asked = wanted.nonzero()[:, 0]
+    tensors = sent([torch.frombuffer(ids, dtype=torch.int64), positions, left, written, document, asked], device)
     return Batch(len(rows), tuple(lengths), *tensors)
+
+
+def sent(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Tensors of the host on a device, in one copy that the host does not wait for."""
+    starts = [0, *accumulate(-(-t.nbytes // _ALIGNED) * _ALIGNED for t in tensors)]
+    spans = [slice(start, start + t.nbytes) for start, t in zip(starts, tensors, strict=False)]
+    host = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
+    for span, t in zip(spans, tensors, strict=True):
+        host[span] = t.contiguous().view(-1).view(torch.uint8)
+    there = host.to(device, non_blocking=True)
+    return [there[span].view(t.dtype).view(t.shape) for span, t in zip(spans, tensors, strict=True)]
 
 
 def pack(order: Sequence[int], lengths: Sequence[int], length: int) -> list[Row]:

@@ -1,10 +1,18 @@
-"""The ranks of a run: one alone, or as many as torchrun started."""
+"""The ranks of a run: one alone, or as many as torchrun started.
 
+Tensors of the device are added up by its own backend, which the host does not wait for. What hosts say to each other
+goes through gloo, where a rank that is gone, or silent for train.timeout, is an error at once and not a hang.
+"""
+
+import atexit
 import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from types import FrameType
 
 import torch
 import torch.distributed as dist
@@ -20,6 +28,7 @@ class Ranks:
     device: torch.device
     rank: int = 0
     size: int = 1
+    hosts: dist.ProcessGroup | None = None  # None: the group of the tensors is one of hosts
 
     @property
     def first(self) -> bool:
@@ -31,24 +40,26 @@ class Ranks:
         if self.size == 1:
             return
         flat = torch.cat([t.flatten() for t in tensors])
-        try:
-            dist.all_reduce(flat)
-        except RuntimeError as fault:  # what torch makes of a closed connection and of a time-out
-            reason = str(fault).strip().splitlines()[0]
-            raise RunError(f"rank {self.rank}: another rank is gone or too slow (train.timeout): {reason}") from fault
+        self._add(flat, None)
         if mean:
             flat /= self.size
         parts = torch.split(flat, [t.numel() for t in tensors])
-        for tensor, part in zip(tensors, parts, strict=True):
-            tensor.copy_(part.view_as(tensor))
+        torch._foreach_copy_(list(tensors), [part.view_as(t) for t, part in zip(tensors, parts, strict=True)])
 
     def any(self, here: bool) -> bool:
-        """Whether it is so on any rank."""
+        """Whether it is so on any rank; the device is not waited for. RunError where a rank is gone."""
         if self.size == 1:
             return here
-        flag = torch.tensor([float(here)], device=self.device)
-        self.add([flag])
-        return bool(flag.item() > 0)
+        flag = torch.tensor([int(here)])
+        self._add(flag, self.hosts)
+        return bool(flag.item())
+
+    def _add(self, flat: Tensor, group: dist.ProcessGroup | None) -> None:
+        try:
+            dist.all_reduce(flat, group=group)
+        except RuntimeError as fault:  # what torch makes of a closed connection and of a time-out
+            reason = str(fault).strip().splitlines()[0]
+            raise RunError(f"rank {self.rank}: another rank is gone or too slow (train.timeout): {reason}") from fault
 
 
 @contextmanager
@@ -58,13 +69,43 @@ def ranks(device: torch.device, timeout: int) -> Iterator[Ranks]:
     if size == 1:
         yield Ranks(device)
         return
-    if device.type == "cuda":
+    cuda, limit = device.type == "cuda", timedelta(seconds=timeout)
+    if cuda:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
+        # a sum that another rank never joins is given up at the limit, and the process lives to say so through `any`
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
     try:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=timeout))
+        dist.init_process_group("nccl" if cuda else "gloo", timeout=limit)
+        hosts = dist.new_group(backend="gloo", timeout=limit) if cuda else None
     except (RuntimeError, ValueError) as fault:
         reason = str(fault).strip().splitlines()[0]
         raise RunError(f"the ranks of torchrun did not find each other: {reason}") from fault
-    yield Ranks(device, dist.get_rank(), size)
+    here = Ranks(device, dist.get_rank(), size, hosts)
+    try:
+        with _told_when_ended(here.rank):
+            yield here
+    except BaseException:
+        if cuda and dist.group.WORLD is not None:
+            atexit.register(
+                dist.group.WORLD.abort
+            )  # once the error is told: sums under way wait for ranks that are gone
+        raise
     dist.destroy_process_group()  # not after an error: it would wait for ranks that are gone
+
+
+@contextmanager
+def _told_when_ended(rank: int) -> Iterator[None]:
+    """SIGTERM as a RunError: torchrun sends it to all other ranks when one is gone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ended(_: int, __: FrameType | None) -> None:
+        raise RunError(f"rank {rank}: ended by SIGTERM, as torchrun does when another rank is gone")
+
+    before = signal.signal(signal.SIGTERM, ended)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -3,54 +3,70 @@
 The gradient is made along with the loss, so that no logits are kept for the way back.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-CHUNK = 1024  # rows whose logits stand in memory at once
+from eagle3.ops.soft_cross_entropy import soft_cross_entropy
+
+_CHUNK = {"cuda": 2**29}  # bytes of logits that stand in memory at once
+_CHUNK_ELSEWHERE = 2**26
+_FEWEST = 256  # rows of a chunk
+
+
+def chunks_of(rows: int, weight: Tensor) -> Iterator[slice]:
+    """Slices of rows, few enough for their logits by `weight` [V, H], but not too few for a good product."""
+    size = max(_FEWEST, _CHUNK.get(weight.device.type, _CHUNK_ELSEWHERE) // (weight.shape[0] * weight.itemsize))
+    for at in range(0, rows, size):
+        yield slice(at, min(at + size, rows))
 
 
 class _SoftLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, out: Tensor, weight: Tensor, p: Tensor, m: Tensor, ahead: int, wanted: bool) -> Any:  # noqa: ANN401
+    def forward(ctx: Any, out: Tensor, weight: Tensor, p: Tensor, at: Tensor, counts: Tensor, wanted: bool) -> Any:  # noqa: ANN401
         wide = torch.promote_types(out.dtype, torch.float32)
         loss = torch.zeros((), dtype=wide, device=out.device)
-        guess = torch.empty(out.shape[0], dtype=torch.int64, device=out.device)
-        d_out = torch.empty_like(out) if wanted else None
-        learns = wanted and weight.requires_grad
-        d_weight = torch.zeros_like(weight, dtype=wide) if learns else None
-        last = p.shape[0] - 1
-        for at in range(0, out.shape[0], CHUNK):
-            rows = slice(at, at + CHUNK)
-            part = out[rows]
-            logits = (part @ weight.T).to(wide)  # [R, Vd]
-            label = p[torch.arange(at + ahead, at + ahead + part.shape[0], device=p.device).clamp_max(last)].to(wide)
-            guess[rows] = logits.argmax(1)
-            total = logits.logsumexp(1, keepdim=True)
-            counts = m[rows, None].to(wide)
-            loss += ((total - logits) * label * counts).sum()
+        guess = torch.empty(at.shape[0], dtype=torch.int64, device=out.device)
+        d_out = torch.zeros_like(out) if wanted else None
+        d_weight = None
+        for rows in chunks_of(at.shape[0], weight):
+            part = out.index_select(0, at[rows])
+            logits = part @ weight.T  # [R, Vd]
+            losses, guess[rows] = soft_cross_entropy(logits, p[rows], counts[rows], gradient=wanted)
+            loss += losses.sum()
             if d_out is not None:
-                d_logits = ((logits - total).exp_().sub_(label).mul_(counts)).to(out.dtype)
-                d_out[rows] = d_logits @ weight
-                if d_weight is not None:
-                    d_weight += d_logits.T @ part
-        ctx.save_for_backward(d_out, None if d_weight is None else d_weight.to(weight.dtype))
+                d_out.index_copy_(0, at[rows], logits @ weight)
+                if weight.requires_grad:
+                    d_part = _wide_product(logits.T, part)
+                    d_weight = d_part if d_weight is None else d_weight.add_(d_part)
+        if wanted and weight.requires_grad:
+            d_weight = torch.zeros_like(weight) if d_weight is None else d_weight.to(weight.dtype)
+        ctx.save_for_backward(d_out, d_weight)
         ctx.mark_non_differentiable(guess)
         return loss, guess
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # noqa: ANN401
-        d_out, d_weight = ctx.saved_tensors
-        d_out, d_weight = (None if d is None else d * grads[0].to(d.dtype) for d in (d_out, d_weight))
+        d_out, d_weight = (None if d is None else d * grads[0].to(d.dtype) for d in ctx.saved_tensors)
         return d_out, d_weight, None, None, None, None
 
 
-def soft_loss(out: Tensor, weight: Tensor, p: Tensor, m: Tensor, ahead: int) -> tuple[Tensor, Tensor]:
-    """Σ over rows t of m[t] · (−Σ p[t + ahead] · log softmax(out[t] @ weight.T)), and each row's argmax [T].
+def _wide_product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, float32 at least, as it was summed where the device can."""
+    wide = torch.promote_types(a.dtype, torch.float32)
+    if a.is_cuda and a.dtype != wide:
+        return torch.mm(a, b, out_dtype=wide)
+    return (a @ b).to(wide)
 
-    out [T, H], weight [Vd, H], p [T, Vd] summing to 1 in each row, m [T]. Of the guesses no gradient comes.
+
+def soft_loss(out: Tensor, weight: Tensor, p: Tensor, at: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ over rows m that count of −Σ p[m] · log softmax(out[at[m]] @ weight.T), and each row's argmax [M].
+
+    out [T, H], weight [Vd, H], p [M, Vd] summing to 1 in each row, at [M] all distinct, counts [M] bool. Of the
+    guesses no gradient comes.
     """
     wanted = torch.is_grad_enabled() and (out.requires_grad or weight.requires_grad)
-    loss, guess = _SoftLoss.apply(out, weight, p, m, ahead, wanted)  # type: ignore[no-untyped-call]
+    loss, guess = _SoftLoss.apply(out, weight, p, at, counts, wanted)  # type: ignore[no-untyped-call]
     return loss, guess

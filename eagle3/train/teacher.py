@@ -9,21 +9,25 @@ from torch import Tensor
 from eagle3.kv.meta import PromptMeta
 from eagle3.kv.pool import KVLayout, KVPool
 from eagle3.models.decoder import Decoder
+from eagle3.ops.select import argmax
 from eagle3.spec.capture import Capture
-from eagle3.train.packing import Batch
-from eagle3.train.soft_loss import CHUNK
+from eagle3.train.packing import Batch, sent
+from eagle3.train.soft_loss import chunks_of
 
 _PAGE = 16
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What the target says of every token of a batch, T rows."""
+    """What the target says of a batch: features of all T tokens, and its guess behind the M tokens asked for.
 
-    captured: Tensor  # [T, C·H]; written over by the next batch
-    p: Tensor  # [T, Vd], softmax of the draft vocabulary's logits, float32 at least
-    best: Tensor  # [T] i64, the argmax over V
-    known: Tensor  # [T] bool, whether the head can guess it
+    Row m of the labels is said at asked[m] + 1. Features and p are written over by the next batch.
+    """
+
+    captured: Tensor  # [T, C·H]
+    p: Tensor  # [M, Vd], softmax of the draft vocabulary's logits, float32 at least
+    best: Tensor  # [M] i64, the argmax over V
+    known: Tensor  # [M] bool, whether the head can guess it
 
 
 class ScratchPool(KVPool):
@@ -51,6 +55,7 @@ class Teacher:
         self._member = member
         self._capture: Capture | None = None
         self._pool: ScratchPool | None = None
+        self._p: Tensor | None = None  # [T, Vd]
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Labels:
@@ -63,32 +68,34 @@ class Teacher:
         if self._pool is None or self._pool.pages < pages:
             self._pool = ScratchPool(target.kv_layout, weight.dtype, pages, weight.device)
         hidden = target(batch.ids, batch.positions, self._pool, meta, self._capture)
-        return Labels(self._capture.hidden[:count], *self._labels(hidden))
+        return Labels(self._capture.hidden[:count], *self._labels(hidden.index_select(0, batch.asked + 1), count))
 
     def _meta(self, batch: Batch) -> tuple[int, PromptMeta]:
         """How many pages the documents take, and where each of them is: from a page of its own on."""
-        device = batch.ids.device
         sizes = torch.tensor(batch.lengths)
         pages = (sizes + _PAGE - 1) // _PAGE
         first = 1 + pages.cumsum(0) - pages  # page 0 is the dummy
         width = torch.arange(int(pages.max()))
         table = torch.where(width < pages[:, None], first[:, None] + width, 0)
-        cu_q = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-        used = 1 + int(pages.sum())
-        write_at = first.to(device)[batch.document] * _PAGE + batch.positions
-        cu_q, sizes, table = (t.int().to(device) for t in (cu_q, sizes, table))
-        meta = PromptMeta(write_at, cu_q, sizes, table, max_q=max(batch.lengths))
-        return used, meta
+        ends = sizes.cumsum(0)
+        cu_q = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
+        shift = first * _PAGE - (ends - sizes)  # from a document's rows to its entries
+        write_at = torch.arange(batch.ids.shape[0]) + shift.repeat_interleave(sizes)
+        host = [write_at, cu_q.int(), sizes.int(), table.int()]
+        write_at, cu_q, sizes, table = sent(host, batch.ids.device)
+        return 1 + int(pages.sum()), PromptMeta(write_at, cu_q, sizes, table, max_q=max(batch.lengths))
 
-    def _labels(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _labels(self, hidden: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of hidden [M, H]. The room for p is made for `most` rows, so that it need not be made again for every M."""
         wide = torch.promote_types(hidden.dtype, torch.float32)
+        count = hidden.shape[0]
         size = len(self._member) if self.vocabulary is None else len(self.vocabulary)
-        p = torch.empty(hidden.shape[0], size, dtype=wide, device=hidden.device)
-        best = torch.empty(hidden.shape[0], dtype=torch.int64, device=hidden.device)
-        for at in range(0, hidden.shape[0], CHUNK):
-            rows = slice(at, at + CHUNK)
+        if self._p is None or self._p.shape[0] < most:
+            self._p = torch.empty(most, size, dtype=wide, device=hidden.device)
+        p, best = self._p[:count], torch.empty(count, dtype=torch.int64, device=hidden.device)
+        for rows in chunks_of(count, self.target.embed.weight):
             logits = self.target.logits(hidden[rows])  # [R, V]
-            best[rows] = logits.argmax(1)
-            kept = logits if self.vocabulary is None else logits[:, self.vocabulary]
-            p[rows] = kept.to(wide).softmax(1)
+            best[rows] = argmax(logits)
+            kept = logits if self.vocabulary is None else logits.index_select(1, self.vocabulary)
+            torch.softmax(kept, 1, dtype=wide, out=p[rows])
         return p, best, self._member[best]

@@ -34,7 +34,7 @@ class Outcome:
     losses: Tensor  # [S], differentiable
     hits: Tensor  # [S], guesses equal to the target's argmax; a token that the head cannot guess is a miss
     counted: Tensor  # [S], positions at mask 1
-    guesses: Tensor  # [S, T] i64, target ids
+    guesses: Tensor  # [S, M] i64, target ids: at step s of the token behind asked[m] + 1, made at index asked[m] - s
 
     def total(self, decay: float) -> Tensor:
         """Σ decay^s · loss_s."""
@@ -50,23 +50,21 @@ def unroll(head: EagleHead, batch: Batch, labels: Labels, rule: Rule) -> Outcome
     assert head.lm_head is not None
     attend = attend_of(batch, head.scale)
     cores = [StepCore(attend) for _ in head.layers]
-    entropy = None
-    if rule.loss is Loss.kl:
-        entropy = -torch.special.xlogy(labels.p, labels.p).sum(1)  # [T]
+    steps = torch.arange(rule.steps, device=batch.ids.device)[:, None]
+    ids, positions = batch.ahead(batch.ids, steps + 1), batch.positions + steps  # [S, T]
+    written = batch.mask[batch.asked] & (batch.positions[batch.asked] >= steps)  # [S, M]
+    counts = written & labels.known
+    at = (batch.asked - steps) % len(batch.ids)  # [S, M]; before all documents: some index that no other row has
     features = head.fuse(labels.captured)
-    losses, hits, counted, guesses = [], [], [], []
+    losses, guesses = [], []
     for s in range(rule.steps):
-        ids = batch.ahead(batch.ids, s + 1)
-        out, features = head(ids, features, batch.positions + s, cores.__getitem__)
-        written = batch.ahead(batch.mask, s)
-        counts = written & batch.ahead(labels.known, s + 1)
-        loss, guess = soft_loss(out, head.lm_head.weight, labels.p, counts, s + 1)
-        if entropy is not None:
-            loss = loss - (batch.ahead(entropy, s + 1) * counts).sum()
-        divisor = counts.sum().clamp_min(1) if rule.mean is LossMean.masked else len(counts)
-        losses.append(loss / divisor)
-        guess = head.to_target(guess)
-        hits.append((counts & (guess == batch.ahead(labels.best, s + 1))).sum())
-        counted.append(written.sum())
+        out, features = head(ids[s], features, positions[s], cores.__getitem__)
+        loss, guess = soft_loss(out, head.lm_head.weight, labels.p, at[s], counts[s])
+        losses.append(loss)
         guesses.append(guess)
-    return Outcome(torch.stack(losses), torch.stack(hits), torch.stack(counted), torch.stack(guesses))
+    sums, said = torch.stack(losses), head.to_target(torch.stack(guesses))
+    if rule.loss is Loss.kl:
+        sums = sums + (torch.special.xlogy(labels.p, labels.p).sum(1) * counts).sum(1)
+    divisor = counts.sum(1).clamp_min(1) if rule.mean is LossMean.masked else len(batch.ids)
+    hits = (counts & (said == labels.best)).sum(1)
+    return Outcome(sums / divisor, hits, written.sum(1), said)

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 import torch
 
-from eagle3.train.packing import Schedule, batch_of, chunks, pack
+from eagle3.train.packing import Schedule, batch_of, chunks, pack, sent
 from eagle3.train.samples import Sample
 from helpers.pairs import CPU
 
@@ -51,9 +51,21 @@ def test_tensors() -> None:
     assert batch.left.tolist() == [2, 1, 0, 1, 0, 0, 5, 4, 3, 2, 1, 0]
     assert batch.mask.tolist() == [False, True, False, True, *[False] * 8], "a last token has no target behind it"
     assert batch.document.tolist() == [0, 0, 0, 1, 1, 2, *[3] * 6]
+    assert batch.asked.tolist() == [0, 1, 3], "the written ones, and the one before an answer"
     assert batch.ahead(batch.ids, 1).tolist() == [6, 7, 0, 9, 0, 0, *[0] * 6]
     assert batch.ahead(batch.ids, 2).tolist() == [7, 0, 0, 0, 0, 0, *[0] * 6]
-    assert batch.ahead(torch.ones(12, dtype=torch.bool), 5).tolist() == [*[False] * 6, True, *[False] * 5]
+    steps = torch.arange(4)[:, None]
+    assert torch.equal(batch.ahead(batch.ids, steps), torch.stack([batch.ahead(batch.ids, s) for s in range(4)]))
+    far = batch.ahead(torch.ones(12, dtype=torch.bool), 5)
+    assert far.dtype == torch.bool
+    assert far.tolist() == [*[False] * 6, True, *[False] * 5]
+
+
+def test_what_is_sent_arrives() -> None:
+    odd = [torch.arange(3) > 1, torch.randn(3, 5).T, torch.arange(0), torch.arange(6).int().view(2, 3), torch.ones(7)]
+    for there, here in zip(sent(odd, CPU), odd, strict=True):
+        assert there.dtype == here.dtype
+        assert torch.equal(there, here)
 
 
 @pytest.mark.parametrize("count", [3, 4])

@@ -1,12 +1,14 @@
 """Two ranks on the CPU: the same head as one, and one line where a rank dies."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -54,7 +56,8 @@ def test_two_ranks_make_the_head_of_one(tmp_path: Path) -> None:
         assert torch.allclose(ours[name], value, atol=1e-10, rtol=0), name
 
 
-def test_a_dead_rank_ends_the_other_with_a_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_dead_rank_ends_the_other_with_a_line(tmp_path: Path, how: signal.Signals) -> None:
     near = [*write_near(tmp_path, count=12, new=12), "train.epochs=2000", "train.save_every=2", "train.timeout=60"]
     processes = start([*near, f"train.out={tmp_path / 'head'}"], tmp_path)
     try:
@@ -64,8 +67,11 @@ def test_a_dead_rank_ends_the_other_with_a_line(tmp_path: Path) -> None:
             assert processes[0].poll() is None
             time.sleep(0.1)
     finally:
-        processes[1].kill()
-    code, _, err = finish(processes)[0]
+        processes[1].send_signal(how)
+    (code, _, err), (other, _, said) = finish(processes)
     assert code == 1
     assert "RunError: rank 0: another rank is gone" in err
-    assert "Traceback" not in err
+    assert "Traceback" not in err + said
+    if how is signal.SIGTERM:
+        assert other == 1
+        assert "RunError: rank 1: ended by SIGTERM" in said

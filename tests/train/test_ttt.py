@@ -2,17 +2,20 @@
 
 import math
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask
 
 from eagle3.config.schema import Loss, LossMean
 from eagle3.models.decoder import Decoder
 from eagle3.models.eagle import EagleHead
-from eagle3.train.attention import BlockAttention, PlainAttention
-from eagle3.train.packing import Batch, batch_of
+from eagle3.train import soft_loss
+from eagle3.train.attention import BlockAttention, PlainAttention, block_mask
+from eagle3.train.packing import Batch, batch_of, pack
 from eagle3.train.samples import Sample
 from eagle3.train.teacher import Teacher
 from eagle3.train.ttt import Rule, unroll
@@ -163,9 +166,10 @@ def test_kl_is_the_loss_less_the_entropy_and_has_its_gradient() -> None:
     target, head = models()
     labels = Teacher(target, LAYERS, vocabulary(head))(packed())
     ce, kl = (unroll(head, packed(), labels, Rule(S, 0.8, loss)) for loss in (Loss.ce, Loss.kl))
-    one = labels.p * labels.p.log()
-    mask = [t for t in range(2 * L - 1) if packed().mask[t] and labels.known[t + 1]]
-    assert float((ce.losses - kl.losses)[0]) == pytest.approx(-float(sum(one[t + 1].sum() for t in mask)) / (2 * L))
+    entropy = -(labels.p * labels.p.log()).sum(1)
+    counts = [m for m, t in enumerate(packed().asked.tolist()) if packed().mask[t] and labels.known[m]]
+    assert 0 < len(counts) < len(packed().asked)
+    assert float((ce.losses - kl.losses)[0]) == pytest.approx(float(sum(entropy[m] for m in counts)) / (2 * L))
     assert bool((kl.losses > 0).all())
     for a, b in zip(*(torch.autograd.grad(x.total(0.8), list(head.parameters())) for x in (ce, kl)), strict=True):
         assert torch.equal(a, b)
@@ -208,6 +212,29 @@ def test_rows_and_what_lies_beside_a_document_do_not_matter() -> None:
     assert not torch.allclose(together, losses([[replace(ONE, ids=(3, 1, 4, 2, 5, 9, 2)), TWO]]), atol=1e-3)
 
 
+def test_a_batch_of_padding_learns_nothing() -> None:
+    target, head = models()
+    batch = batch_of([[], []], L, CPU)
+    done = unroll(head, batch, Teacher(target, LAYERS, vocabulary(head))(batch), Rule(S, 0.8))
+    assert done.losses.tolist() == done.hits.tolist() == done.counted.tolist() == [0] * S
+    assert not any(d.any() for d in torch.autograd.grad(done.total(0.8), list(head.parameters())))
+
+
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, head = models()
+
+    def results() -> list[Tensor]:
+        done = unroll(head, packed(), Teacher(target, LAYERS, vocabulary(head))(packed()), Rule(S, 0.8))
+        return [done.hits, done.losses, *torch.autograd.grad(done.total(0.8), list(head.parameters()))]
+
+    whole = results()
+    monkeypatch.setattr(soft_loss, "_CHUNK_ELSEWHERE", 1)
+    monkeypatch.setattr(soft_loss, "_FEWEST", 3)
+    assert [(part.start, part.stop) for part in soft_loss.chunks_of(8, torch.empty(V, 1))] == [(0, 3), (3, 6), (6, 8)]
+    for ours, theirs in zip(results(), whole, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-12, rtol=0)
+
+
 def test_a_frozen_output_head_gets_no_gradient_and_the_rest_the_same() -> None:
     target, head = models()
     batch = packed()
@@ -220,6 +247,25 @@ def test_a_frozen_output_head_gets_no_gradient_and_the_rest_the_same() -> None:
     unroll(head, batch, labels, Rule(S, 0.8)).total(0.8).backward()
     assert head.lm_head.weight.grad is None
     assert torch.equal(head.fc.weight.grad, wanted)
+
+
+@pytest.mark.parametrize("length", [L, 128, 700, 1024])
+def test_blocks_are_those_of_the_mask(length: int) -> None:
+    make = Random(length)
+    sizes = [make.choice([7, 60, 128, 300]) for _ in range(40)]
+    filled = [[Sample((1,) * sizes[i], ()) for i in row] for row in pack(range(40), sizes, max(length, 300))]
+    batch = batch_of(filled if length > 300 else [[ONE, TWO], []], length, CPU)
+    ours = block_mask(batch)
+    theirs = create_block_mask(ours.mask_mod, batch.rows, None, length, length, device="cpu")
+    assert torch.equal(ours.to_dense(), theirs.to_dense())
+    for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    for name in ("kv", "full_kv", "q", "full_q"):
+        mine, wanted = (getattr(mask, f"{name}_indices") for mask in (ours, theirs))
+        assert torch.equal(mine, wanted), name
+        assert mine.dtype == wanted.dtype
+    assert ours.BLOCK_SIZE == theirs.BLOCK_SIZE
+    assert ours.seq_lengths == theirs.seq_lengths
 
 
 @pytest.mark.parametrize("steps", [1, 3])
