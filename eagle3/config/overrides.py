@@ -113,10 +113,10 @@ def admit(loader: ConfigLoaderImpl, overrides: Sequence[Override], sweep: bool) 
 
 
 def forced(loader: ConfigLoaderImpl, override: Override, everywhere: bool) -> str:
-    """The override's text for Hydra, which wants a + for new keys of open dicts (or takes all keys)."""
+    """The override's text for Hydra, which wants a + for new keys: of open dicts, of facts that a file leaves out."""
     text, key = str(override.input_line), override.key_or_group
     plain = not (override.is_add() or override.is_force_add() or override.is_delete())
-    inside = any(key.startswith(name + ".") for name in OPEN)
+    inside = any(key.startswith(name + ".") for name in (*OPEN, "target.architecture", "draft.architecture"))
     if plain and not key.startswith("hydra") and not picks_file(loader, override) and (everywhere or inside):
         return f"++{text}"
     return text

@@ -92,7 +92,7 @@ def _heads(key: str, facts: Architecture) -> Iterator[Problem]:
 
 
 def optional_facts(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
-    """A family has a say in its own facts alone; a head is a Llama's layer. Windows and the layers that have them fit."""
+    """A family has its own facts alone, a head those of a Llama; windows fit the layers."""
     optional = sorted(frozenset().union(*TARGETS.values()))
     for key, facts in (("target", cfg.target.architecture), ("draft", cfg.draft.architecture)):
         name = "LlamaForCausalLM" if key == "draft" else facts.architecture if facts else ""

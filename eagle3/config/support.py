@@ -41,11 +41,19 @@ def is_(wanted: object) -> Callable[[object], bool]:
     return lambda value: value == wanted
 
 
-TARGETS = ("LlamaForCausalLM",)  # architecture names that models/families knows
+# architecture names that models/families knows -> which of the facts that not all of them have
+TARGETS: Mapping[str, frozenset[str]] = {
+    "LlamaForCausalLM": frozenset({"attention_bias", "mlp_bias"}),
+    "MistralForCausalLM": frozenset({"sliding_window"}),
+    "Qwen2ForCausalLM": frozenset({"sliding_window", "layer_types"}),
+    "Qwen3ForCausalLM": frozenset({"attention_bias", "sliding_window", "layer_types"}),
+}
 
 FEATURES = (
     Feature("plain decoding", True, {}, "spec=none: paged KV, continuous batching, chunked prompts"),
-    Feature("Llama targets", True, {}, "LlamaForCausalLM, all rope scalings"),
+    Feature("Llama targets", True, {}, "LlamaForCausalLM (Llama, Vicuna, SmolLM2), all rope scalings"),
+    Feature("Mistral targets", True, {}, "MistralForCausalLM; windows in plain decoding, chains and trees"),
+    Feature("Qwen targets", True, {}, "Qwen2ForCausalLM (Qwen2, Qwen2.5), Qwen3ForCausalLM; windows of some layers"),
     Feature("temperature, top-k, top-p, min-p", True, {}, "per request, seeded"),
     Feature("drafting", True, {"spec.decoding_type": is_(DecodingType.eagle3)}, "spec=chain, spec=tree"),
     Feature("rejection sampling", True, {"spec.use_rejection_sampling": is_(True)}, "sampled chains"),
@@ -76,18 +84,18 @@ FEATURES = (
     Feature("suffix automaton", False, {"spec.sa_config": beside()}),
     Feature("block reuse", False, {"kv.enable_block_reuse": is_(True)}),
     Feature("KV of another type", False, {"kv.dtype": beside(DType.auto)}, "quantised KV too"),
-    Feature("penalties", False, {
+    Feature("penalties", True, {
         "spec.enable_penalty": is_(True),
         "sampling.presence_penalty": beside(0.0),
         "sampling.frequency_penalty": beside(0.0),
         "sampling.repetition_penalty": beside(1.0),
-    }),
-    Feature("log probabilities", False, {"sampling.logprobs": beside()}),
+    }, "presence, frequency, repetition, by each node's path"),
+    Feature("log probabilities", True, {"sampling.logprobs": beside()}, "of each token, and the 20 best beside it"),
     Feature("logit bias", False, {"sampling.logit_bias": beside()}),
     Feature("several answers a prompt", False, {"sampling.n": beside(1)}),
     Feature("beam search", False, {"sampling.beam_width": beside(1)}),
-    Feature("stop strings", False, {"sampling.stop": beside()}, "stop_token_ids are built"),
-    Feature("least answer length", False, {"sampling.min_new_tokens": beside(0)}),
+    Feature("stop strings", True, {"sampling.stop": beside()}, "across the borders of tokens and characters"),
+    Feature("least answer length", True, {"sampling.min_new_tokens": beside(0)}),
     Feature("guided decoding", False, {"sampling.guided_decoding": beside()}),
 )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """One decoder for all families: embedding, layers, norm and head, driven by the facts of a config.json."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import isclose
 from pathlib import Path
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig
 
 from eagle3.config.schema import Architecture
+from eagle3.config.support import TARGETS
 from eagle3.errors import UnsupportedError, WeightError
 from eagle3.kv.meta import AttnMeta
 from eagle3.kv.pool import KVLayout, KVPool
@@ -36,13 +37,11 @@ _KEYS = {
     "max_positions": "max_position_embeddings",
     "eps": "rms_norm_eps",
     "tied": "tie_word_embeddings",
-    "attention_bias": "attention_bias",
-    "mlp_bias": "mlp_bias",
 }
 _OTHER_KEYS = {
     "kv_heads": "num_key_value_heads",
     "rope": "rope_theta, rope_scaling",
-    "window": "sliding_window",
+    "windows": "sliding_window, layer_types",
 }
 
 
@@ -61,16 +60,16 @@ class ModelFacts:
     max_positions: int  # positions the model was made for
     eps: float
     tied: bool  # the embedding is the output head
-    attention_bias: bool
+    attention_bias: bool  # on q, k, v and o; a family's own on q, k, v comes with the family
     mlp_bias: bool
     rope: RopeFacts
-    window: int | None = None  # positions a row looks back, itself included; None: all
+    windows: tuple[int | None, ...] = ()  # by layer: positions a row looks back, itself included (None: all); (): all
 
     @classmethod
     def from_architecture(cls, inline: Architecture) -> "ModelFacts":
         """From the facts that a configuration carries."""
         rope = RopeFacts.of(inline.rope_theta, inline.max_position_embeddings, inline.rope_scaling)
-        return cls._of(inline, inline.architecture, rope, window=None)
+        return cls._of(inline, inline.architecture, rope)
 
     @classmethod
     def from_hf(cls, source: PretrainedConfig | Path) -> "ModelFacts":
@@ -87,25 +86,32 @@ class ModelFacts:
     @classmethod
     def _from_config(cls, config: PretrainedConfig) -> "ModelFacts":
         architecture = (config.architectures or ["(none named)"])[0]
-        flags = family(architecture)
+        family(architecture)
         if getattr(config, "quantization_config", None) is not None:
             raise UnsupportedError("quantised weights (quantization_config) are not supported")
         if (act := config.hidden_act) != "silu":
             raise UnsupportedError(f"activation {act!r} (hidden_act) is not supported; known: silu")
         parameters = config.rope_parameters or {}
         rope = RopeFacts.of(config.default_theta, config.max_position_embeddings, parameters)
-        window = getattr(config, "sliding_window", None) if flags.sliding_window else None
-        return cls._of(config, architecture, rope, window)
+        return cls._of(config, architecture, rope)
 
     @classmethod
-    def _of(cls, source: Any, architecture: str, rope: RopeFacts, window: int | None) -> "ModelFacts":  # noqa: ANN401
+    def _of(cls, source: Any, architecture: str, rope: RopeFacts) -> "ModelFacts":  # noqa: ANN401
         family(architecture)
+        has = TARGETS[architecture]
         return cls(
             architecture=architecture,
             kv_heads=source.num_key_value_heads or source.num_attention_heads,
-            head_dim=source.head_dim or source.hidden_size // source.num_attention_heads,
+            head_dim=getattr(source, "head_dim", None) or source.hidden_size // source.num_attention_heads,
+            attention_bias="attention_bias" in has and source.attention_bias,
+            mlp_bias="mlp_bias" in has and source.mlp_bias,
             rope=rope,
-            window=window,
+            windows=_windows(
+                source.sliding_window if "sliding_window" in has else None,
+                getattr(source, "layer_types", None),
+                source.num_hidden_layers,
+                architecture,
+            ),
             **{name: getattr(source, key) for name, key in _KEYS.items()},
         )
 
@@ -113,6 +119,12 @@ class ModelFacts:
     def family(self) -> Family:
         """Flags and names of this architecture."""
         return family(self.architecture)
+
+    @property
+    def window(self) -> int | None:
+        """Of the layer that looks back furthest."""
+        wide = [window for window in self.windows if window is not None]
+        return max(wide) if wide and len(wide) == self.layers else None
 
     @property
     def tied_names(self) -> Mapping[str, str]:
@@ -128,6 +140,23 @@ class ModelFacts:
             if not same:
                 lines.append(f"{_KEYS.get(name) or _OTHER_KEYS.get(name, name)}: {ours} here, {theirs} there")
         return lines
+
+
+def _windows(window: int | None, kinds: Sequence[str] | None, layers: int, architecture: str) -> tuple[int | None, ...]:
+    """Each layer's window, none where no layer has one; `kinds` are the config's layer_types."""
+    if window is not None and window < 1:
+        raise WeightError(f"sliding_window must be at least 1, got {window}")
+    full, slides = "full_attention", "sliding_attention"
+    usual = full if window is None else slides
+    kinds = [usual] * layers if kinds is None else list(kinds)
+    known = {full, slides} if "layer_types" in TARGETS[architecture] else {usual}
+    if unknown := ", ".join(sorted({str(kind) for kind in kinds} - known)):
+        raise UnsupportedError(f"{architecture} with layers of {unknown} (layer_types) is not supported")
+    if len(kinds) != layers:
+        raise WeightError(f"layer_types names {len(kinds)} layers of {layers}")
+    if slides in kinds and window is None:
+        raise WeightError(f"layer_types has {slides}, but there is no sliding_window")
+    return tuple(window if kind == slides else None for kind in kinds) if slides in kinds else ()
 
 
 def _read_config(folder: Path) -> PretrainedConfig:
@@ -157,6 +186,7 @@ class Layer(nn.Module):
             facts.head_dim,
             qkv_bias=facts.attention_bias or facts.family.qkv_bias,
             o_bias=facts.attention_bias,
+            qk_norm=facts.eps if facts.family.qk_norm else None,
             steady=steady,
             dtype=dtype,
             device=device,
@@ -223,11 +253,12 @@ class Decoder(nn.Module):
         last as `on_layer(-1, normed, None)`.
         """
         rotation = self.rope(positions)
-        scale = self.facts.head_dim**-0.5
+        scale, windows = self.facts.head_dim**-0.5, self.facts.windows
         hidden: Tensor = self.embed(ids)
         residual: Tensor | None = None
         for i, layer in enumerate(self.layers):
-            core = PagedCore(kv.layer(i), meta, scale, self.facts.window, self.steady)
+            # what has left a window is not read again, but its pages are kept: all layers share one page table
+            core = PagedCore(kv.layer(i), meta, scale, windows[i] if windows else None, self.steady)
             hidden, residual = layer(hidden, residual, rotation, core)
             if on_layer is not None:
                 on_layer(i, hidden, residual)

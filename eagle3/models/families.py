@@ -21,19 +21,25 @@ _LLAMA_NAMES: Names = {
 }
 
 
+_QK_NORMS: Names = {f"layers.{{i}}.attn.{x}_norm": (f"model.layers.{{i}}.self_attn.{x}_norm",) for x in "qk"}
+
+
 @dataclass(frozen=True)
 class Family:
-    """One architecture name's flags and names."""
+    """One architecture name's flags and names; which optional facts it has is in `config.support.TARGETS`."""
 
     names: Names
-    qkv_bias: bool = False  # biases on q, k, v even where the config's attention_bias is off
-    sliding_window: bool = False  # the config's sliding_window holds for every layer
+    qkv_bias: bool = False  # biases on q, k, v whatever the config says
+    qk_norm: bool = False  # each head's query and key is normed before it is turned
     # a tensor that tied embeddings make a copy -> the tensor it must equal if it is shipped all the same
     tied: Mapping[str, str] = field(default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"})
 
 
 FAMILIES: Mapping[str, Family] = {
     "LlamaForCausalLM": Family(names=_LLAMA_NAMES),
+    "MistralForCausalLM": Family(names=_LLAMA_NAMES),
+    "Qwen2ForCausalLM": Family(names=_LLAMA_NAMES, qkv_bias=True),
+    "Qwen3ForCausalLM": Family(names={**_LLAMA_NAMES, **_QK_NORMS}, qk_norm=True),
 }
 
 

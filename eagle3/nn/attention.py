@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from eagle3.kv.meta import AttnMeta, PromptMeta
 from eagle3.nn.linear import Linear
+from eagle3.nn.norm import RMSNorm
 from eagle3.nn.rope import Rotation
 from eagle3.ops.prompt_attention import prompt_attention
 from eagle3.ops.rope import rope
@@ -57,19 +58,26 @@ class Attention(nn.Module):
         *,
         qkv_bias: bool = False,
         o_bias: bool = False,
+        qk_norm: float | None = None,
         steady: bool = False,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        """`qk_norm`: epsilon of the norms that each head's query and key take before they are turned; None: none."""
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         q, kv = heads * head_dim, kv_heads * head_dim
         self.qkv = Linear(in_features, q, kv, kv, bias=qkv_bias, steady=steady, dtype=dtype, device=device)
         self.o = Linear(q, hidden, bias=o_bias, steady=steady, dtype=dtype, device=device)
+        self.q_norm = self.k_norm = None
+        if qk_norm is not None:
+            self.q_norm, self.k_norm = (RMSNorm(head_dim, qk_norm, dtype=dtype, device=device) for _ in "qk")
 
     def forward(self, x: Tensor, rotation: Rotation, core: Core) -> Tensor:
         """x [T, in] whose positions `rotation` was made of -> [T, H]."""
         heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)  # [T, n_h + 2 n_kv, hd]
+        if self.q_norm is not None:
+            heads = self._normed(heads)
         if isinstance(core, PagedCore):
             seen = core.attend(heads, rotation, self.kv_heads)
         else:
@@ -78,3 +86,15 @@ class Attention(nn.Module):
             seen = core(qk[:, : self.heads], qk[:, self.heads :], heads[:, turn:])
         out: Tensor = self.o(seen.flatten(1))
         return out
+
+    def _normed(self, heads: Tensor) -> Tensor:
+        """heads [T, n_h + 2 n_kv, hd] with queries and keys normed.
+
+        Five launches; in `rope_store`, which reads the same heads next, the norms would cost none.
+        """
+        assert self.q_norm is not None
+        assert self.k_norm is not None
+        rows, hd, turn = heads.shape[0], self.head_dim, self.heads + self.kv_heads
+        q, _ = self.q_norm(heads[:, : self.heads].reshape(-1, hd))
+        k, _ = self.k_norm(heads[:, self.heads : turn].reshape(-1, hd))
+        return torch.cat([q.view(rows, -1, hd), k.view(rows, -1, hd), heads[:, turn:]], dim=1)

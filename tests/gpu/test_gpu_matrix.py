@@ -13,6 +13,7 @@ from gpu_engines import GPU, Pair, left, moved, padded, served
 from torch import Tensor
 
 from eagle3.config.shape import DraftShape
+from helpers.families import FAMILIES
 from helpers.matrix import ALONE, NEW, PROMPTS, models
 from helpers.pairs import PLAIN, SMALL, engine
 from helpers.trace import Trace, preempt_often
@@ -44,6 +45,7 @@ class Cell:
 
 
 CELLS = [Cell(*values) for values in product(SHAPES, DRAWS, ("near", "random"), SERVED)]
+CELLS += [Cell(shape, "sampled", pair, "preempted") for shape in ("plain", "chain4", "tree4-4-16") for pair in FAMILIES]
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from typing import Any
 from eagle3.config.shape import DraftShape
 from eagle3.models.decoder import Decoder
 from eagle3.models.eagle import EagleHead
+from helpers.families import FAMILIES, family_pair
 from helpers.pairs import SMALL, engine, facts, near_pair, random_head, random_target
 from helpers.trace import Trace, preempt_often, serve
 from oracles.dense import accepted_counts
@@ -59,7 +60,7 @@ class Cell:
     @property
     def requests(self) -> Sequence[int]:
         """Indices into PROMPTS."""
-        return ALONE if self.batch == 1 else range(len(PROMPTS))
+        return ALONE if self.batch == 1 else range(self.batch)
 
 
 def combos(values: Mapping[str, object], strength: int) -> set[tuple[tuple[str, object], ...]]:
@@ -107,6 +108,8 @@ def all_cells() -> list[Cell]:
 def models(pair: str, kv_heads: int) -> tuple[Decoder, EagleHead]:
     if pair == "near":
         return near_pair(kv_heads)
+    if pair in FAMILIES:
+        return family_pair(pair, kv_heads)
     target = random_target(facts(16, hidden=16, layers=4, kv_heads=kv_heads), seed=1, std=0.5)
     return target, random_head(target, seed=2, std=0.5)
 
@@ -131,10 +134,11 @@ def expected(shape: str, pair: str, kv_heads: int, request: int) -> tuple[list[i
 def run(cell: Cell) -> list[Trace]:
     """Serve the cell's requests. Pages of one entry or four run out by themselves; else preemption is forced.
 
-    The widest tree's reserve is so large that its pool, in some cells, lasts: it is forced too.
+    The widest tree's reserve is so large that its pool, in some cells, lasts, and so it does for a few requests: it is
+    forced too.
     """
     target, head = models(cell.pair, cell.kv_heads)
-    shape, starved = SHAPES[cell.shape], cell.preempted and cell.batch > 1 and cell.page <= 4
+    shape, starved = SHAPES[cell.shape], cell.preempted and cell.batch > 5 and cell.page <= 4
     starved = starved and cell.shape != "tree10-6-60"
     built = engine(
         target,

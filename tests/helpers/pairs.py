@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -15,15 +16,18 @@ from eagle3.models.draft import DraftModel
 from eagle3.models.eagle import EagleHead, HeadFacts, Lender
 from eagle3.models.weights import dummy_weights
 from eagle3.nn.rope import RopeFacts
+from eagle3.text.tokenizer import Tokenizer
 
 CPU = torch.device("cpu")
 PLAIN = DraftShape(depth=0, top_k=1, nodes=1)
 POSITIONS = 640  # rope tables: the longest sequence of any test, and room for guesses
 
 
-def facts(vocab: int, *, hidden: int = 32, layers: int = 8, heads: int = 4, kv_heads: int = 2) -> ModelFacts:
-    """A tiny Llama."""
-    return ModelFacts(
+def facts(
+    vocab: int, *, hidden: int = 32, layers: int = 8, heads: int = 4, kv_heads: int = 2, **changes: Any
+) -> ModelFacts:
+    """A tiny Llama, or with `changes` of fields of ModelFacts another model."""
+    plain = ModelFacts(
         architecture="LlamaForCausalLM",
         hidden=hidden,
         intermediate=2 * hidden,
@@ -39,6 +43,7 @@ def facts(vocab: int, *, hidden: int = 32, layers: int = 8, heads: int = 4, kv_h
         mlp_bias=False,
         rope=RopeFacts(10000.0, POSITIONS),
     )
+    return replace(plain, **changes)
 
 
 def random_target(known: ModelFacts, seed: int = 0, std: float = 0.3) -> Decoder:
@@ -61,6 +66,7 @@ def engine(
     joint: bool = False,
     spec: SpecConfig | None = None,
     ends: frozenset[int] = frozenset(),
+    tokenizer: Tokenizer | None = None,
 ) -> Engine:
     """An engine whose pools hold `tokens` entries, or all that `batch` requests can need."""
     rows = max(64, batch * shape.nodes)
@@ -76,7 +82,7 @@ def engine(
         runtime=RuntimeConfig(max_batch_size=batch, max_seq_len=max_seq_len, max_num_tokens=rows),
     )
     limits = Limits(batch, max_seq_len, rows, min(chunk or rows, rows))
-    return assemble(cfg, shape, Parts(limits, target, draft, None, ends))
+    return assemble(cfg, shape, Parts(limits, target, draft, tokenizer, ends))
 
 
 def head_facts(known: ModelFacts, **changes: object) -> HeadFacts:
@@ -131,7 +137,7 @@ def random_pair(vocab: int, seed: int = 0, **sizes: int) -> tuple[Decoder, Eagle
     return target, random_head(target, seed=seed + 1)
 
 
-def cycle_pair(vocab: int = 16, bad: Collection[int] = (), **sizes: int) -> tuple[Decoder, EagleHead]:
+def cycle_pair(vocab: int = 16, bad: Collection[int] = (), **sizes: Any) -> tuple[Decoder, EagleHead]:
     """A target that says t + 1 (mod V) after t, and a head that knows it, but for the tokens after those in `bad`.
 
     Attention and MLP of the target are off: all its features are one-hot. The head's MLP takes a feature to that of
@@ -166,11 +172,13 @@ def cycle_pair(vocab: int = 16, bad: Collection[int] = (), **sizes: int) -> tupl
 SMALL = (0, 1, 2)  # captured outputs of a target of four layers
 
 
-def near_pair(kv_heads: int = 2, seed: int = 0, noise: float = 0.01, sharp: float = 0.7) -> tuple[Decoder, EagleHead]:
+def near_pair(
+    kv_heads: int = 2, seed: int = 0, noise: float = 0.01, sharp: float = 0.7, **changes: Any
+) -> tuple[Decoder, EagleHead]:
     """The cycle of 16 tokens, disturbed by attention and MLPs: features, masks and positions matter to some degree,
     and long runs are accepted. `sharp` scales both models' certainty, so that sampling strays.
     """
-    target, head = cycle_pair(16, layers=4, kv_heads=kv_heads)
+    target, head = cycle_pair(16, layers=4, kv_heads=kv_heads, **changes)
     assert target.lm_head is not None
     assert head.lm_head is not None
     make = torch.Generator().manual_seed(seed)

@@ -1,13 +1,13 @@
-"""Tiny random Llamas of transformers in float64, our decoder with their weights, a paged pool to run it."""
+"""Tiny random models of transformers in float64, our decoder with their weights, a paged pool to run it."""
 
 from pathlib import Path
 from types import MethodType
+from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.modeling_rope_utils import dynamic_rope_update
-from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
 from eagle3.kv.meta import PromptMeta, TreeMeta
 from eagle3.kv.pool import KVPool
@@ -18,42 +18,51 @@ from eagle3.ops.slot_rows import entries
 CPU = torch.device("cpu")
 
 
-def _norm64(self: LlamaRMSNorm, x: Tensor) -> Tensor:
+def _norm64(self: Any, x: Tensor) -> Tensor:
     x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
-    return self.weight * x
+    out: Tensor = self.weight * x
+    return out
 
 
 @dynamic_rope_update
-def _rotary64(self: LlamaRotaryEmbedding, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+def _rotary64(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
     half = position_ids[..., None].double() * self.inv_freq.double()
     angles = torch.cat((half, half), dim=-1)
     return angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
 
 
+TINY: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+}
+
+
 def random_llama(seed: int = 0, **overrides: object) -> LlamaForCausalLM:
-    """A Llama whose norms and rotary tables compute in float64, with weights that tell rows apart."""
-    facts: dict[str, object] = {
-        "vocab_size": 61,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 64,
-        "initializer_range": 0.3,
-    }
+    """A tiny Llama."""
+    return random_model(LlamaConfig(**TINY | overrides), seed)
+
+
+def random_model(config: PretrainedConfig, seed: int = 0) -> Any:
+    """A model whose norms and rotary tables compute in float64, with weights that tell rows apart."""
     torch.manual_seed(seed)
-    model = LlamaForCausalLM._from_config(LlamaConfig(**facts | overrides), attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     rotary = model.model.rotary_emb.inv_freq.clone()
     model = model.double().eval()
     model.model.rotary_emb.inv_freq.copy_(rotary)
     for name, value in model.named_parameters():
         if "norm" in name or name.endswith("bias"):
-            torch.nn.init.normal_(value, 1.0 if "norm" in name else 0.0, 0.3)
+            nn.init.normal_(value, 1.0 if "norm" in name else 0.0, 0.3)
     for module in model.modules():
-        if isinstance(module, LlamaRMSNorm):
+        kind = type(module).__name__
+        if kind.endswith("RMSNorm"):
             module.forward = MethodType(_norm64, module)
-        elif isinstance(module, LlamaRotaryEmbedding):
+        elif kind.endswith("RotaryEmbedding"):
             module.forward = MethodType(_rotary64, module)
     return model.requires_grad_(False)
 
@@ -66,8 +75,8 @@ def decoder_of(folder: Path, max_seq_len: int = 64, dtype: torch.dtype = torch.f
     return model.requires_grad_(False)
 
 
-def same_decoder(llama: LlamaForCausalLM, folder: Path, max_seq_len: int = 64) -> Decoder:
-    llama.save_pretrained(folder)
+def same_decoder(model: PreTrainedModel, folder: Path, max_seq_len: int = 64) -> Decoder:
+    model.save_pretrained(folder)
     return decoder_of(folder, max_seq_len)
 
 

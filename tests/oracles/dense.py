@@ -19,8 +19,9 @@ def target_pass(target: Decoder, tokens: Sequence[int]) -> tuple[list[Array], Ar
     """Outputs [T, H] of all layers, and logits [T, V]."""
     assert target.lm_head is not None
     x, outputs = _weight(target.embed)[list(tokens)], []
-    for layer in target.layers:
-        x = x + _attention(layer.attn, _rms(x, layer.attn_norm), target.facts.rope.theta)
+    windows = target.facts.windows or (None,) * len(target.layers)
+    for layer, window in zip(target.layers, windows, strict=True):
+        x = x + _attention(layer.attn, _rms(x, layer.attn_norm), target.facts.rope.theta, window)
         x = x + _mlp(layer.mlp, _rms(x, layer.mlp_norm))
         outputs.append(x)
     return outputs, _rms(x, target.norm) @ _weight(target.lm_head).T
@@ -102,14 +103,20 @@ def _mlp(mlp: torch.nn.Module, x: Array) -> Array:
     return out
 
 
-def _attention(attn: torch.nn.Module, x: Array, theta: float) -> Array:
-    """Causal, of one sequence from position 0 on: x [T, in] -> [T, H]."""
+def _attention(attn: torch.nn.Module, x: Array, theta: float, window: int | None = None) -> Array:
+    """Causal, of one sequence from position 0 on: x [T, in] -> [T, H]. A row sees the last `window` of its past."""
     T, hd, kv = x.shape[0], attn.head_dim, attn.kv_heads
-    heads = (x @ _weight(attn.qkv).T).reshape(T, -1, hd).swapaxes(0, 1)  # [n, T, hd]
+    projected = x @ _weight(attn.qkv).T + (0 if attn.qkv.bias is None else attn.qkv.bias.numpy())
+    heads = projected.reshape(T, -1, hd).swapaxes(0, 1)  # [n, T, hd]
+    q, k = heads[: attn.heads], heads[attn.heads : -kv]
+    if attn.q_norm is not None:
+        q, k = _rms(q, attn.q_norm), _rms(k, attn.k_norm)
     angle = np.arange(T)[:, None] / theta ** (np.arange(0, hd, 2) / hd)
-    q, k = _turn(heads[: attn.heads], angle), _turn(heads[attn.heads : -kv], angle)
+    q, k = _turn(q, angle), _turn(k, angle)
     k, v = (np.repeat(t, attn.heads // kv, axis=0) for t in (k, heads[-kv:]))
-    scores = np.where(np.tri(T, dtype=bool), q @ k.swapaxes(1, 2) / hd**0.5, -np.inf)
+    past = np.arange(T)[:, None] - np.arange(T)
+    sees = (past >= 0) & (past < (T if window is None else window))
+    scores = np.where(sees, q @ k.swapaxes(1, 2) / hd**0.5, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     mixed = weights / weights.sum(-1, keepdims=True) @ v
     out: Array = mixed.swapaxes(0, 1).reshape(T, -1) @ _weight(attn.o).T
