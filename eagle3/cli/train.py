@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from eagle3.cli.data import make, table
+from eagle3.cli.data import make, table, telling
 from eagle3.cli.options import Json, takes_overrides
 from eagle3.cli.report import console, loading, print_problems
 from eagle3.config.flags import HydraFlags
@@ -36,6 +36,10 @@ def train(flags: HydraFlags, overrides: list[str], json_: Json = False) -> int:
 
     Where train.data has no samples yet and the section data says of what they
     are made, they are made first, as `eagle3 data` would.
+
+    Before it begins it says what it will take of its device's memory, by parts.
+    With train.features=FOLDER the target's features are made once, read from
+    there in each epoch, and the target's layers give their memory back.
 
     On several GPUs: torchrun --nproc-per-node 8 -m eagle3 train …; each takes
     train.batch_size rows, of data that is there.
@@ -72,7 +76,7 @@ def task(json_: bool, composed: "Composed") -> float:
         console().print(table(make(composed, drafting=False)))
         release()
     with loading("weights") as progress, told(first) as tell:
-        done = train_head(composed, tell, progress)
+        done = train_head(composed, tell, progress, telling)
     summary = done.summary
     if first and json_:
         score = asdict(summary.score)
@@ -86,6 +90,7 @@ def task(json_: bool, composed: "Composed") -> float:
                     "samples": done.samples,
                     "skipped": done.skipped,
                     **score,
+                    "memory": summary.memory.told(),
                     "head": str(summary.head),
                 }
             )
@@ -96,6 +101,8 @@ def task(json_: bool, composed: "Composed") -> float:
         out.print(f"{done.samples} samples, {done.skipped} longer than train.seq_len left out")
         out.print(f"accuracy by step: {' '.join(f'{a:.3f}' for a in summary.score.accuracy)}")
         out.print(f"tau {summary.score.tau:.2f} in chains of {len(summary.score.accuracy)}, on samples not learnt from")
+        if (peak := summary.memory.peak) is not None:
+            out.print(f"memory: {peak / 2**30:.2f} GiB at most, {summary.memory.paper.sum / 2**30:.2f} GiB on paper")
         out.print(f"head: draft.checkpoint={summary.head}")
     return summary.score.tau
 

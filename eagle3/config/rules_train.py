@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from eagle3.config.facts import Facts
@@ -55,6 +56,11 @@ def training(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
     for name, (sound, message) in _RANGES.items():
         if not sound(value := getattr(cfg.train, name)):
             yield Problem(f"train.{name}", message, value)
+    if (folder := cfg.train.features) is not None:
+        if not folder:
+            yield Problem("train.features", "wants a folder, or null to make features as they are needed", folder)
+        elif Path(folder).absolute() in (Path(other).absolute() for other in (cfg.train.data, cfg.train.out) if other):
+            yield Problem("train.features", "must be another folder than train.data and train.out", folder)
 
 
 def trained_vocabulary(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:

@@ -33,7 +33,7 @@ def head_config(facts: HeadFacts, layers: tuple[int, ...], target_layers: int, d
         "vocab_size": facts.vocab,
         "draft_vocab_size": facts.draft_vocab,
         "max_position_embeddings": facts.rope.max_position_embeddings,
-        "rms_norm_eps": facts.eps,
+        "rms_norm_eps": float(f"{facts.eps:.6g}"),  # without what a float32 in the target's file added to it
         "rope_theta": facts.rope.theta,
         "rope_scaling": facts.rope.scaling,
         "hidden_act": "silu",

@@ -25,6 +25,7 @@ class Batch:
 
     rows: int  # B
     lengths: tuple[int, ...]  # of all documents in order, the paddings too; host integers
+    samples: tuple[tuple[int, ...], ...]  # the ids of all documents in order, none of a padding
     ids: Tensor  # [T] i64
     positions: Tensor  # [T] i64, in the document
     left: Tensor  # [T] i64, tokens behind this one in its document
@@ -45,16 +46,19 @@ def batch_of(rows: Sequence[Sequence[Sample]], length: int, device: torch.device
     """The tensors of a pass over rows of `length` tokens; a row may be empty."""
     ids, written = array("q"), torch.zeros(len(rows) * length, dtype=torch.bool)
     lengths: list[int] = []
+    inside: list[tuple[int, ...]] = []
     for i, row in enumerate(rows):
         for sample in row:
             for start, end in sample.answers:
                 written[len(ids) + start : len(ids) + min(end, len(sample.ids) - 1)] = True
             ids.extend(sample.ids)
             lengths.append(len(sample.ids))
+            inside.append(sample.ids)
         room = (i + 1) * length - len(ids)
         assert room >= 0
         ids.extend([0] * room)
         lengths += [room] * (room > 0)
+        inside += [()] * (room > 0)
     sizes = torch.tensor(lengths)
     document = torch.repeat_interleave(torch.arange(len(lengths)), sizes)
     positions = torch.arange(len(ids)) - (sizes.cumsum(0) - sizes)[document]
@@ -63,7 +67,7 @@ def batch_of(rows: Sequence[Sequence[Sample]], length: int, device: torch.device
     wanted[:-1] |= written[1:] & (positions[1:] > 0)
     asked = wanted.nonzero()[:, 0]
     tensors = sent([torch.frombuffer(ids, dtype=torch.int64), positions, left, written, document, asked], device)
-    return Batch(len(rows), tuple(lengths), *tensors)
+    return Batch(len(rows), tuple(lengths), tuple(inside), *tensors)
 
 
 def sent(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:

@@ -2,7 +2,8 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -18,8 +19,10 @@ from eagle3.config.shape import DraftShape
 from eagle3.engine.runner import on
 from eagle3.errors import ConfigError, Problem
 from eagle3.models.decoder import Decoder, ModelFacts
+from eagle3.train.data_answers import Tell as DataTell
 from eagle3.train.data_run import differences
 from eagle3.train.data_target import target_mark
+from eagle3.train.features import read_features
 from eagle3.train.new_head import new_head
 from eagle3.train.ranks import Ranks, ranks
 from eagle3.train.resume import claim
@@ -32,6 +35,7 @@ log = logging.getLogger(__name__)
 _FREE = {
     "data",
     "out",
+    "features",
     "resume",
     "batch_size",
     "accumulate",
@@ -43,6 +47,8 @@ _FREE = {
 }
 _KEYS = "train.batch_size (raise train.accumulate for it), train.seq_len, train.draft_vocab_size or train.steps"
 
+Bar = Callable[[], AbstractContextManager[DataTell]]
+
 
 @dataclass(frozen=True)
 class Told:
@@ -53,8 +59,10 @@ class Told:
     skipped: int
 
 
-def train_head(composed: Composed, tell: Tell, progress: Progress | None = None) -> Told:
-    """Train as a configuration says, or go on with it.
+def train_head(
+    composed: Composed, tell: Tell, progress: Progress | None = None, bar: Bar = lambda: nullcontext(_quiet)
+) -> Told:
+    """Train as a configuration says, or go on with it. `bar` shows how features come to be, where they are kept.
 
     Raises ConfigError and other errors of ours for what the user can mend, RunError for a run that broke.
     """
@@ -90,7 +98,17 @@ def train_head(composed: Composed, tell: Tell, progress: Progress | None = None)
             100 * share / (trainer.rows_an_update * train.seq_len),
             sum(p.numel() for p in trainer.optimiser.live),
         )
+        if train.features is not None:
+            known = {**mark, "load_format": cfg.target.load_format.value}
+            with bar() as made:
+                quiet = made if here.first else _quiet
+                read_features(trainer.teacher, [*kept, *held], train, known, here, quiet)
+        log.log(logging.INFO if here.first else logging.DEBUG, "memory in MiB: %s", trainer.paper)
         return Told(trainer.run(tell if here.first else lambda _: None), len(kept), skipped)
+
+
+def _quiet(_: str, __: int, ___: int, ____: int) -> None:
+    """Tells nobody."""
 
 
 def ready(composed: Composed) -> tuple[Path | None, ModelFacts]:

@@ -1,6 +1,6 @@
 """The frozen target beside the head: features and soft labels of a batch, never V wide for all of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,8 @@ from eagle3.spec.capture import Capture
 from eagle3.train.packing import Batch, sent
 from eagle3.train.soft_loss import chunks_of
 
-_PAGE = 16
+SCRATCH_PAGE = 16  # entries
+Stored = Callable[[Batch], tuple[Tensor, Tensor]]  # captured [T, C·H] and the final hidden [T, H] of a batch
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class ScratchPool(KVPool):
 
     def __init__(self, layout: KVLayout, dtype: torch.dtype, pages: int, device: torch.device) -> None:
         one = KVLayout(1, layout.kv_heads, layout.head_dim)
-        super().__init__([(one, dtype)], pages, _PAGE, device)
+        super().__init__([(one, dtype)], pages, SCRATCH_PAGE, device)
 
     def layer(self, index: int) -> Tensor:
         """[pages, page, E], whatever the layer."""
@@ -56,34 +57,66 @@ class Teacher:
         self._capture: Capture | None = None
         self._pool: ScratchPool | None = None
         self._p: Tensor | None = None  # [T, Vd]
+        self.stored: Stored | None = None
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Labels:
-        """One pass over all documents. (Not in inference mode, whose tensors cannot be learnt from.)"""
+        """Of all documents. (Not in inference mode, whose tensors cannot be learnt from.)"""
+        captured, hidden = self.features(batch) if self.stored is None else self.stored(batch)
+        return Labels(captured, *self._labels(hidden.index_select(0, batch.asked + 1), batch.ids.shape[0]))
+
+    def read(self, stored: Stored) -> None:
+        """From now on read features, and give back what only making them needs: layers, pages, room."""
+        self.stored = stored
+        self._capture = self._pool = None
+        del self.target.layers[:]
+
+    @torch.no_grad()
+    def features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """By the target's own layers: captured [T, C·H], on a GPU written over by the next batch, and the final hidden
+        [T, H].
+
+        On a CPU each document runs alone, as the order in which its library sums depends on all that is in a pass: so
+        a document's bits are its own, wherever it lies. Paddings are zeros there.
+        """
+        if batch.ids.is_cuda:
+            return self._pass(batch.ids, batch.positions, batch.lengths)
+        size, weight = self.target.facts.hidden, self.target.embed.weight
+        captured, hidden = (weight.new_zeros(len(batch.ids), n * size) for n in (len(self.layers), 1))
+        at = 0
+        for ids, n in zip(batch.samples, batch.lengths, strict=True):
+            rows = slice(at, at + n)
+            if ids:
+                captured[rows], hidden[rows] = self._pass(batch.ids[rows], batch.positions[rows], (n,))
+            at += n
+        return captured, hidden
+
+    def _pass(self, ids: Tensor, positions: Tensor, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Of documents of these lengths, one behind the other."""
         target, weight = self.target, self.target.embed.weight
-        count = batch.ids.shape[0]
+        count = ids.shape[0]
         if self._capture is None or self._capture.hidden.shape[0] < count:
             self._capture = Capture(self.layers, count, target.facts.hidden, weight.dtype, weight.device)
-        pages, meta = self._meta(batch)
+        pages, meta = self._meta(lengths, ids.device)
         if self._pool is None or self._pool.pages < pages:
             self._pool = ScratchPool(target.kv_layout, weight.dtype, pages, weight.device)
-        hidden = target(batch.ids, batch.positions, self._pool, meta, self._capture)
-        return Labels(self._capture.hidden[:count], *self._labels(hidden.index_select(0, batch.asked + 1), count))
+        hidden = target(ids, positions, self._pool, meta, self._capture)
+        return self._capture.hidden[:count], hidden
 
-    def _meta(self, batch: Batch) -> tuple[int, PromptMeta]:
+    def _meta(self, lengths: tuple[int, ...], device: torch.device) -> tuple[int, PromptMeta]:
         """How many pages the documents take, and where each of them is: from a page of its own on."""
-        sizes = torch.tensor(batch.lengths)
-        pages = (sizes + _PAGE - 1) // _PAGE
+        sizes = torch.tensor(lengths)
+        pages = (sizes + SCRATCH_PAGE - 1) // SCRATCH_PAGE
         first = 1 + pages.cumsum(0) - pages  # page 0 is the dummy
         width = torch.arange(int(pages.max()))
         table = torch.where(width < pages[:, None], first[:, None] + width, 0)
         ends = sizes.cumsum(0)
         cu_q = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
-        shift = first * _PAGE - (ends - sizes)  # from a document's rows to its entries
-        write_at = torch.arange(batch.ids.shape[0]) + shift.repeat_interleave(sizes)
+        shift = first * SCRATCH_PAGE - (ends - sizes)  # from a document's rows to its entries
+        write_at = torch.arange(sum(lengths)) + shift.repeat_interleave(sizes)
         host = [write_at, cu_q.int(), sizes.int(), table.int()]
-        write_at, cu_q, sizes, table = sent(host, batch.ids.device)
-        return 1 + int(pages.sum()), PromptMeta(write_at, cu_q, sizes, table, max_q=max(batch.lengths))
+        write_at, cu_q, sizes, table = sent(host, device)
+        return 1 + int(pages.sum()), PromptMeta(write_at, cu_q, sizes, table, max_q=max(lengths))
 
     def _labels(self, hidden: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
         """Of hidden [M, H]. The room for p is made for `most` rows, so that it need not be made again for every M."""

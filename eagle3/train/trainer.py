@@ -1,5 +1,6 @@
 """The loop: passes, updates, what is told on the way, checkpoints."""
 
+import math
 import signal
 import threading
 import time
@@ -18,6 +19,7 @@ from eagle3.errors import RunError
 from eagle3.train.evaluate import Score, Sums, evaluate
 from eagle3.train.export import export
 from eagle3.train.log import Log
+from eagle3.train.memory import Memory, Paper, Work, on_paper
 from eagle3.train.new_head import NewHead
 from eagle3.train.optimiser import Optimiser, rate
 from eagle3.train.packing import Schedule, batch_of
@@ -53,6 +55,7 @@ class Summary:
     epochs: float
     seconds: float
     score: Score
+    memory: Memory
     head: Path
 
 
@@ -85,6 +88,15 @@ class Trainer:
         self._broken = torch.full((), -1, dtype=torch.int64, device=ranks.device)  # the first update that broke
 
     @property
+    def paper(self) -> Paper:
+        """What a pass takes of this rank's device, as the teacher now is."""
+        train = self.train
+        mean = sum(self.schedule.lengths) / len(self.schedule.lengths)
+        documents = train.batch_size * (1 + math.ceil(train.seq_len / mean))
+        work = Work(train.batch_size, train.seq_len, train.steps, documents, self.ranks.size)
+        return on_paper(self.teacher, self.head, work)
+
+    @property
     def rows_an_update(self) -> int:
         """Rows of all passes of all ranks."""
         return self.train.batch_size * self.train.accumulate * self.ranks.size
@@ -95,6 +107,7 @@ class Trainer:
         Raises RunError for a loss that is not finite, a disk that is full, a rank that is gone.
         """
         self._resume()
+        memory = Memory(self.paper, self.ranks.device)
         log = Log(self.out, self.update) if self.ranks.first else None
         started = time.perf_counter()
         with interrupts() as interrupted:
@@ -118,7 +131,9 @@ class Trainer:
         score = self._evaluate(log)
         self._save()
         epochs, seconds = self.schedule.epochs_at(self.update), time.perf_counter() - started
-        return Summary(self.update, self.tokens, epochs, seconds, score, self.out)
+        if log is not None:
+            log.write({"kind": "memory", "update": self.update, **memory.told()})
+        return Summary(self.update, self.tokens, epochs, seconds, score, memory, self.out)
 
     def _update(self, lr: float) -> None:
         train, ranks = self.train, self.ranks

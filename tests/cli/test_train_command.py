@@ -41,6 +41,8 @@ def test_a_head_learns_and_the_engine_serves_it(near: list[str], tmp_path: Path,
     assert told["skipped"] == 0
     assert told["tau"] > 3
     assert told["head"] == str(out)
+    assert told["memory"]["sum"] < sum(told["memory"]["parts"].values())
+    assert told["memory"]["peak"] is None
     assert len(told["accuracy"]) == len(told["loss"]) == 4
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     first, final = (next(line for line in some if line["kind"] == "train") for some in (lines, lines[::-1]))
@@ -112,7 +114,7 @@ def test_ctrl_c_saves_and_exits_with_130(near: list[str], monkeypatch: pytest.Mo
     assert main(run) == 0
     assert last(capsys)["updates"] == 6
     updates = [json.loads(line)["update"] for line in Path("head/log.jsonl").read_text().splitlines()]
-    assert updates == [3, 6, 6], "where it stopped, at its end, and the score"
+    assert updates == [3, 6, 6, 6], "where it stopped, at its end, the score and the memory"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,15 @@ def test_faults_are_a_line_and_exit_2(near: list[str], changes: list[str], said:
 def test_help_teaches(capsys: Capture) -> None:
     assert main(["train", "--help"]) == 0
     out = capsys.readouterr().out
-    for words in ("eagle3 data", "train.out", "Ctrl-C", "torchrun", "draft.checkpoint", "train.long_samples=refuse"):
+    for words in (
+        "eagle3 data",
+        "train.out",
+        "Ctrl-C",
+        "torchrun",
+        "draft.checkpoint",
+        "train.long_samples=refuse",
+        "train.features",
+    ):
         assert words in out
 
 

@@ -19,6 +19,7 @@ _RANGES = [
     ("clip", 0.0, "above 0"),
     ("seed", -1, "2^63"),
     ("dtype", DType.float16, "bfloat16"),
+    ("features", "", "wants a folder"),
 ]
 _DATA = [
     ("temperatures", [], "0 at most once"),
@@ -35,6 +36,10 @@ _DATA = [
 FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
     *((training, "smollm2", {f"train__{key}": value}, f"train.{key}", said) for key, value, said in _RANGES),
     *((made_data, "smollm2", {f"data__{key}": value}, f"data.{key}", said) for key, value, said in _DATA),
+    *(
+        (training, "smollm2", {f"train__{key}": "a", "train__features": "./a"}, "train.features", "another folder")
+        for key in ("data", "out")
+    ),
     (trained_vocabulary, "smollm2", {"train__draft_vocab_size": 49153}, "train.draft_vocab_size", "[1, 49152]"),
     *(
         (trained_captures, "smollm2", {"train__layers_to_capture": ids}, "train.layers_to_capture", said)
@@ -42,6 +47,7 @@ FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
     ),
 ]
 PASSING: list[tuple[Rule, str, dict[str, Any]]] = [
+    (training, "smollm2", {"train__data": "a", "train__out": "b", "train__features": "c"}),
     (training, "smollm2", {"train__max_steps": 1, "train__step_decay": 1.0, "train__warmup": 0.0}),
     (made_data, "smollm2", {"data__temperatures": [1.0, 1.0, 0.0], "data__eval_share": 0.5, "data__batch": 1}),
     (made_data, "smollm2", {"data__sets": ["self:1", "self:999999999", "stdlib"], "data__seed": 2**63 - 1}),

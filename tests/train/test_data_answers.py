@@ -54,7 +54,7 @@ class Saying:
         name, prompt, sampling = self.running.pop()
         ids = self.says(prompt, sampling)[: sampling["max_new_tokens"]]
         reason = "stop" if ids[-1] == END else "length"
-        result = Result(name, list(prompt), ids, None, cast(Any, reason), None, None, sampling["seed"])
+        result = Result(name, list(prompt), ids, None, cast(Any, reason), None, None, None, None, sampling["seed"])
         return [Event(name, ids, [], None, result)]
 
     def abort_all(self) -> list[Result]:

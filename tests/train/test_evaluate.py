@@ -1,6 +1,7 @@
 """The simulated acceptance is the engine's own, draft by draft."""
 
 import pytest
+import torch
 
 from eagle3.config.shape import DraftShape
 from eagle3.train.evaluate import evaluate, hits_in_a_row, walk
@@ -53,3 +54,12 @@ def test_walk() -> None:
     assert walk(run, [(2, 8)]) == (2 + 1, 2), "root 2 accepts two, root 5 one, as the answer ends"
     assert walk(run, [(1, 3), (4, 5)]) == (1, 1), "cut by an answer's end; an answer of one token takes no step"
     assert walk([0, 0, 0], [(0, 3)]) == (0, 1), "the first token of all cannot be drafted for"
+
+
+def test_hits_in_a_row() -> None:
+    batch = batch_of([[Sample((1, 0, 0, 0), ((1, 4),)), Sample((0, 0), ((1, 2),))]], 6, CPU)
+    assert batch.asked.tolist() == [0, 1, 2]
+    guesses = torch.zeros(3, 3, dtype=torch.int64)
+    assert hits_in_a_row(batch, guesses).tolist() == [2, 1, 0, 0, 0, 0], "what lies past the end is no token"
+    guesses[1, 1] = 5  # index 0's second
+    assert hits_in_a_row(batch, guesses).tolist() == [1, 1, 0, 0, 0, 0]

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from array import array
 from pathlib import Path
 
 import pytest
@@ -43,12 +44,17 @@ def finish(processes: list[Process]) -> list[tuple[int, str, str]]:
     return [(process.returncode, *texts) for process, texts in zip(processes, told, strict=True)]
 
 
-def test_two_ranks_make_the_head_of_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("features", [False, True])
+def test_two_ranks_make_the_head_of_one(tmp_path: Path, features: bool) -> None:
     near = [*write_near(tmp_path, count=12, new=12), "train.batch_size=1", "train.seq_len=40", "train.max_steps=4"]
-    both = finish(start([*near, f"train.out={tmp_path / 'two'}", "--json"], tmp_path))
+    stored = [f"train.features={tmp_path / 'features'}"] * features
+    both = finish(start([*near, *stored, f"train.out={tmp_path / 'two'}", "--json"], tmp_path))
     assert [code for code, _, _ in both] == [0, 0], both
     assert "tau" in both[0][1]
     assert not both[1][1], "only the first rank tells"
+    if features:
+        written = array("q", (tmp_path / "features" / "done.bin").read_bytes())
+        assert sorted(written) == list(range(20)), "each sample by one rank"
     one = train_head(compose([*near, f"train.out={tmp_path / 'one'}", "train.accumulate=2"]), lambda _: None)
     assert one.summary.updates == 4
     ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("two", "one"))
