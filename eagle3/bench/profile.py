@@ -12,6 +12,7 @@ from eagle3.bench.run import one_pass
 from eagle3.bench.sections import Profile, Section, Stamp, around, elapsed_ms, mark, stamp
 from eagle3.engine.engine import Engine
 from eagle3.engine.graphs import GraphRunner
+from eagle3.engine.request import ENDLESS
 from eagle3.errors import RunError
 
 STEPS = 20  # at least so many are looked at, in STEPS passes at most
@@ -70,7 +71,7 @@ def host_gap(engine: Engine, prompts: Sequence[Sequence[int]], output_len: int) 
 def trace(engine: Engine, prompts: Sequence[Sequence[int]], output_len: int, file: Path) -> int:
     """Write a chrome trace of up to TRACED steps of an idle engine, from where all prompts generate; how many."""
     for i, prompt in enumerate(prompts):
-        engine.add(prompt, max_new_tokens=output_len, ignore_eos=True, stop_token_ids=[], seed=i)
+        engine.add(prompt, max_new_tokens=output_len, seed=i, **ENDLESS)
     begun: set[str] = set()
     while len(begun) < len(prompts) and not engine.idle:
         begun |= {event.request_id for event in engine.step()}

@@ -10,6 +10,7 @@ from eagle3.bench.sections import Profile
 from eagle3.bench.workload import Workload
 from eagle3.config.shape import DraftShape
 from eagle3.engine.engine import Engine, Result
+from eagle3.engine.request import ENDLESS
 from eagle3.engine.stats import SpecMetrics
 
 
@@ -59,7 +60,7 @@ class Cell:
 
 def one_pass(engine: Engine, prompts: Sequence[Sequence[int]], output_len: int) -> Pass:
     """Serve the prompts together, `output_len` tokens each, or at most where bench.ignore_eos is false."""
-    ends = {"ignore_eos": True, "stop_token_ids": []} if engine.config.bench.ignore_eos else {}
+    ends = ENDLESS if engine.config.bench.ignore_eos else {}
     shape = engine.scheduler.shape
     histogram = [0] * (shape.depth + 1)
     done: list[Result] = []

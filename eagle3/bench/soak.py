@@ -13,6 +13,7 @@ from statistics import median
 import torch
 
 from eagle3.engine.engine import Engine, Result
+from eagle3.engine.request import ENDLESS
 from eagle3.engine.warmup import NEW, room
 
 WINDOWS = 10
@@ -147,7 +148,7 @@ class Traffic:
         """Add as many requests as have left."""
         while len(self._live) < self.batch + BACKLOG:
             order, name = next(self.orders), next(self._names)
-            asked = {"max_new_tokens": order.new, "ignore_eos": True, "stop_token_ids": [], "seed": name}
+            asked = {"max_new_tokens": order.new, "seed": name, **ENDLESS}
             self.engine.add(order.prompt, request_id=str(name), **asked, **order.sampling)
             self._live[str(name)] = order
 

@@ -15,6 +15,7 @@ from eagle3.build.workspace import workspace_bytes
 from eagle3.config.load import Composed
 from eagle3.config.schema import EngineConfig, SpecConfig
 from eagle3.config.shape import DraftShape
+from eagle3.config.sizes import penalised
 from eagle3.engine.engine import Engine
 from eagle3.engine.graphs import GraphRunner, buckets
 from eagle3.engine.prepare import Preparer
@@ -102,7 +103,9 @@ def assemble(cfg: EngineConfig, shape: DraftShape, parts: Parts, pools: list[KVP
     weight = target.embed.weight
     device = weight.device
     drawn = draft[0].draft_vocab if draft and draws_drafts(cfg.spec, shape) else None
-    slots = TreeSlots(limits.max_batch_size, shape, device, drawn_from=drawn)
+    slots = TreeSlots(limits.max_batch_size, shape, device, drawn_from=drawn, vocab=target.facts.vocab)
+    if penalised(cfg):
+        slots.adjust.keep_counts()
     capture = None
     if draft is not None:
         rows = shape.capture_rows(limits.max_num_tokens, limits.max_batch_size, limits.max_seq_len)

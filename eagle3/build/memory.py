@@ -49,7 +49,7 @@ class Memory:
         drafter = spec.drafter if spec else None
         pools = [worker.pool] if drafter is None or drafter.pool is worker.pool else [worker.pool, drafter.pool]
         head = drafter.head if isinstance(drafter, Drafter) else None
-        state = [*slots.tree.tensors(), slots.has_tree, slots.length, *slots.sampling.tensors()]
+        state = [*slots.tree.tensors(), slots.has_tree, slots.length, *slots.sampling.tensors(), *slots.adjust.terms]
         return cls(
             target=_module(worker.target),
             head=_module(head) if isinstance(head, nn.Module) else 0,

@@ -123,6 +123,7 @@ class Answers:
     def _record(self, result: Result) -> dict[str, object]:
         """A request as a JSON object."""
         record = {f.name: getattr(result, f.name) for f in fields(result) if f.name != "sampling"}
+        record["logprobs"] = None if result.logprobs is None else [asdict(told) for told in result.logprobs]
         record["metrics"] = result.metrics.json(self._trace) if result.metrics else None
         if self._verify:
             check = self._checks[int(result.request_id)]

@@ -148,8 +148,8 @@ def task(options: Options, composed: "Composed") -> float:
             found = measure(arms, work, batch, bench.output_len, bench.repeats, status.update)
             if options.profile:
                 status.update(f"batch {batch}, profile")
-                prompts = work.batch(batch, 0)
-                found = [replace(c, profile=profile(arms[c.arm], prompts, bench.output_len)) for c in found]
+                ids = work.batch(batch, 0)
+                found = [replace(c, profile=profile(arms[c.arm], ids, bench.output_len)) for c in found]
             cells += found
     done = record(composed.config, composed.overrides, cells, work.real, own.runner.preparer.device)
     if options.json:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eagle3.config.request import placed, request_sampling
+from eagle3.config.request import placed
 from eagle3.errors import ConfigError, Problem
 from eagle3.text.chat import render
 from eagle3.text.prompts import Prompt, read_prompts
@@ -50,7 +50,7 @@ def encoded(engine: "Engine", prompts: Sequence[Prompt], chat: bool | None) -> l
     for i, prompt in enumerate(prompts):
         where = f"prompt {i}"
         try:
-            request_sampling(engine.config, prompt.sampling)
+            engine.sampling(prompt.sampling)
             if prompt.ids is not None:
                 ids = list(prompt.ids)
             elif engine.tokenizer is None:

@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from eagle3.config.facts import Facts
-from eagle3.config.rules_engine import sampling, stop_ids
+from eagle3.config.rules_engine import REQUEST
 from eagle3.config.schema import EngineConfig, SamplingConfig
 from eagle3.config.support import unsupported
 from eagle3.config.typed import Reader
@@ -30,7 +30,7 @@ def request_sampling(cfg: EngineConfig, values: Mapping[str, Any]) -> SamplingCo
         changed = replace(cfg, sampling=read)
         facts = Facts.of(changed)
         refused = (problem for _, problem in unsupported(changed) if problem.key.startswith(_SECTION))
-        problems = [*chain(sampling(changed, facts), stop_ids(changed, facts)), *refused]
+        problems = [*chain.from_iterable(rule(changed, facts) for rule in REQUEST), *refused]
     if problems:
         raise ConfigError([replace(problem, key=problem.key.removeprefix(_SECTION)) for problem in problems])
     return read

@@ -67,6 +67,23 @@ def sampling(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
         yield Problem("sampling.seed", "must be in [0, 2^63)", s.seed)
 
 
+def answers(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
+    """Penalties and log-probabilities are in their ranges, and an answer's least length is below its most."""
+    s = cfg.sampling
+    for name in ("presence_penalty", "frequency_penalty"):
+        if not -2 <= (value := getattr(s, name)) <= 2:
+            yield Problem(f"sampling.{name}", "must be in [-2, 2], 0 is off", value)
+    if not COLDEST <= s.repetition_penalty <= 1 / COLDEST:
+        message = f"must be above 0, from {COLDEST} to {1 / COLDEST:.0f}; 1 is off"
+        yield Problem("sampling.repetition_penalty", message, s.repetition_penalty)
+    if s.logprobs is not None and not 0 <= s.logprobs <= 20:
+        message = "must be in [0, 20], the best beside a token's own; null for none"
+        yield Problem("sampling.logprobs", message, s.logprobs)
+    if not 0 <= s.min_new_tokens <= max(s.max_new_tokens, 0):
+        message = f"must be in [0, {s.max_new_tokens}], up to max_new_tokens"
+        yield Problem("sampling.min_new_tokens", message, s.min_new_tokens)
+
+
 def stop_ids(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
     """Stop ids are ids of the vocabulary."""
     ids, size = cfg.sampling.stop_token_ids, facts.target.vocab_size if facts.target else None
@@ -74,6 +91,18 @@ def stop_ids(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
     if wrong:
         message = f"must be in [0, {'V' if size is None else size}), the vocabulary; not {wrong}"
         yield Problem("sampling.stop_token_ids", message, ids)
+
+
+def stop_strings(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
+    """Stop strings are texts that decoding can bring: not empty, and not the sign that stands for half a character."""
+    stops = cfg.sampling.stop or []
+    if wrong := [text for text in stops if not text or not _proper(text)]:
+        yield Problem("sampling.stop", f"must be texts that are not empty and without U+FFFD; not {wrong!a}", stops)
+
+
+def _proper(text: str) -> bool:
+    """Without surrogates, which no UTF-8 has, too."""
+    return not any(letter == "\ufffd" or 0xD800 <= ord(letter) < 0xE000 for letter in text)
 
 
 def long_sequences(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
@@ -138,5 +167,6 @@ def bench_fits(cfg: EngineConfig, longest_prompt: int) -> Iterator[Problem]:
         yield Problem("bench.output_len", message, b.output_len)
 
 
-ERRORS = (graph_sizes, batch_invariant, bench, pages, limits, device, sampling, stop_ids)
+ERRORS = (graph_sizes, batch_invariant, bench, pages, limits, device, sampling, answers, stop_ids, stop_strings)
+REQUEST = (sampling, answers, stop_ids, stop_strings)  # what a request may break
 WARNINGS = (long_sequences, long_answers)

@@ -150,6 +150,7 @@ class SpecConfig:
     layers_to_capture: list[int] | None = None  # their outputs; None: the head's, else 1, L//2-1, L-4
     use_rejection_sampling: bool = False
     synthetic_acceptance: float | None = None  # a mean length, bonus included; not valid for acceptance
+    enable_penalty: bool = False  # keep penalties' counts from the start, not from the first request that asks
     # known to TensorRT-LLM, refused by name until built
     draft_len_schedule: dict[int, int] | None = None
     max_concurrency: int | None = None
@@ -159,7 +160,6 @@ class SpecConfig:
     use_relaxed_acceptance_for_thinking: bool = False
     relaxed_topk: int | None = None
     relaxed_delta: float | None = None
-    enable_penalty: bool = False
 
 
 @dataclass(kw_only=True)
@@ -204,16 +204,16 @@ class SamplingConfig:
     seed: int = 0  # prompt i without a seed of its own takes seed + i
     stop_token_ids: list[int] = field(default_factory=list)  # beside the model's own end tokens
     ignore_eos: bool = False
+    stop: list[str] | None = None  # texts before which an answer ends
+    min_new_tokens: int = 0  # before which nothing stops it
+    presence_penalty: float = 0.0  # off what the answer has
+    frequency_penalty: float = 0.0  # the same, once for each time
+    repetition_penalty: float = 1.0  # divides what prompt or answer have; logits below 0 are multiplied
+    logprobs: int | None = None  # of each token, and of so many of the best, 0 to 20; by the logits as they are
     # refused by name until built
-    stop: list[str] | None = None
-    min_new_tokens: int = 0
     n: int = 1
     beam_width: int = 1
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
     logit_bias: dict[int, float] | None = None
-    logprobs: int | None = None
     guided_decoding: dict[str, Any] | None = None
 
 
@@ -250,6 +250,7 @@ class TrainConfig:
 
     data: str | None = None  # a folder of samples; made as the section `data` says where there are none
     out: str | None = None  # the run's folder; the head lies in it, ready to be a draft.checkpoint
+    features: str | None = None  # a folder: the target's features are made once, and read; None: as they are needed
     resume: bool = True  # go on with the run in `out`, if it is this one
     # the head; its widths are draft.architecture's, else the target's
     draft_vocab_size: int | None = None  # the answers' most frequent tokens; None: draft.architecture's, else all

@@ -64,6 +64,13 @@ def kv_bytes_per_token(cfg: EngineConfig) -> int | None:
     return total
 
 
+def penalised(cfg: EngineConfig) -> bool:
+    """Whether penalties' counts are kept from the start; else from the first request on that asks for them."""
+    s = cfg.sampling
+    asked = (s.repetition_penalty, s.frequency_penalty, s.presence_penalty) != (1.0, 0.0, 0.0)
+    return asked or cfg.spec.enable_penalty
+
+
 def memory_sum(cfg: EngineConfig, shape: DraftShape) -> list[tuple[str, int]]:
     """What takes how many bytes; empty without inline facts of the target.
 
@@ -84,6 +91,8 @@ def memory_sum(cfg: EngineConfig, shape: DraftShape) -> list[tuple[str, int]]:
             weights = head_size(facts.draft, captured) * bytes_of(cfg.draft.dtype, run.device)
             rows.insert(1, (f"head weights, {type_of(cfg.draft.dtype, run.device)}", weights))
     rows.append(("logits workspace", batch * nodes * target.vocab_size * 4))
+    if penalised(cfg):
+        rows.append(("counts for penalties", (batch + 1) * target.vocab_size * 5))
     per_token = kv_bytes_per_token(cfg)
     if cfg.kv.max_tokens is not None and per_token is not None:
         rows.append((f"KV of {cfg.kv.max_tokens} entries", cfg.kv.max_tokens * per_token))

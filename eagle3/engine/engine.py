@@ -6,27 +6,31 @@ from itertools import count
 from typing import Any
 
 from eagle3.config.request import RequestSampling
-from eagle3.config.schema import EngineConfig
+from eagle3.config.schema import EngineConfig, SamplingConfig
 from eagle3.engine.finish import FinishReason
+from eagle3.engine.logprobs import Logprob
 from eagle3.engine.request import Request, SamplingParams
 from eagle3.engine.rescore import Rescore, rescore
 from eagle3.engine.runner import Output, Runner
 from eagle3.engine.scheduler import Emission, Plan, Scheduler
 from eagle3.engine.stats import Acceptance, Metrics, SpecMetrics, metrics
 from eagle3.errors import CapacityError, ConfigError, Eagle3Error, Problem
-from eagle3.text.incremental import IncrementalDecoder
+from eagle3.spec.adjust import MOST_STOPS
+from eagle3.text.answer import AnswerText
 from eagle3.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class Result:
-    """A request that has ended. `token_ids` holds its end token, `text` does not; both are without the prompt."""
+    """A request that has ended, without its prompt. `token_ids` holds what ended it, `text` does not."""
 
     request_id: str
     prompt_token_ids: list[int]
     token_ids: list[int]
     text: str | None  # None: the checkpoint has no tokenizer
     finish_reason: FinishReason
+    stopped_by: str | None  # the stop string that ended it
+    logprobs: list[Logprob] | None  # of `token_ids`; None: not asked for
     metrics: Metrics | None
     sampling: SamplingParams | None  # None: refused before it had any
     seed: int
@@ -75,7 +79,7 @@ class Engine:
         self.end_ids = end_ids
         self._acceptance = Acceptance(scheduler.shape, valid=config.spec.synthetic_acceptance is None)
         self._pending: tuple[Plan, Output] | None = None
-        self._requests: dict[str, tuple[Request, IncrementalDecoder | None]] = {}
+        self._requests: dict[str, Request] = {}
         self._added = 0
         self._sampling = RequestSampling(config)
         self._failed = False  # a step was begun and did not end
@@ -86,7 +90,7 @@ class Engine:
         `sampling` replaces single fields of the configuration's. Raises `ConfigError` for bad values and
         `CapacityError` for a request that can never fit; the engine goes on.
         """
-        config = self._sampling(sampling)
+        config = self.sampling(sampling)
         tokens = self._tokens(prompt)
         self.check_prompt(tokens)
         params = SamplingParams.resolve(config, self.end_ids)
@@ -95,12 +99,22 @@ class Engine:
         if request_id in self._requests:
             raise Eagle3Error(f"request id {request_id!r} is in use")
         limit = min(params.max_new_tokens, self.scheduler.limits.max_seq_len - len(tokens))
-        request = Request(request_id, tokens, params, prompt_len=len(tokens), limit=limit)
+        text = AnswerText(self.tokenizer, params.stop) if self.tokenizer else None
+        request = Request(request_id, tokens, params, prompt_len=len(tokens), limit=limit, text=text)
         self.scheduler.add(request)
         self._added += 1
-        text = IncrementalDecoder(self.tokenizer) if self.tokenizer else None
-        self._requests[request_id] = (request, text)
+        self._requests[request_id] = request
         return request_id
+
+    def sampling(self, values: Mapping[str, Any]) -> SamplingConfig:
+        """The configuration's sampling with `values` in place of some fields. Raises `ConfigError` for bad ones."""
+        config = self._sampling(values)
+        if config.stop and self.tokenizer is None:
+            raise ConfigError([Problem("stop", "wants a tokenizer, which this checkpoint has not", config.stop)])
+        if config.min_new_tokens and len(SamplingParams.resolve(config, self.end_ids).ends) > MOST_STOPS:
+            message = f"goes with {MOST_STOPS} stop ids at most, the model's own included"
+            raise ConfigError([Problem("min_new_tokens", message, config.min_new_tokens)])
+        return config
 
     def check_prompt(self, tokens: Sequence[int]) -> None:
         """Raise `ConfigError` for a prompt that is empty or holds what is no token id."""
@@ -125,7 +139,7 @@ class Engine:
         """End a request now, with what it has; its step in flight is ignored."""
         if request_id not in self._requests:
             raise Eagle3Error(f"no request {request_id!r} is running or waiting")
-        request, _ = self._requests[request_id]
+        request = self._requests[request_id]
         self.scheduler.finish(request, "abort")
         result = self._leave(request)
         if not self._requests:  # all that is in flight is nobody's
@@ -208,18 +222,18 @@ class Engine:
         if self._pending is None:
             return []
         plan, out = self._pending
-        return self.scheduler.commit(plan, *out.lists())
+        return self.scheduler.commit(plan, *out.lists(), out.told())
 
     def _event(self, emission: Emission) -> Event:
         request = emission.request
-        decoder = self._requests[request.id][1]
         if emission.accepted is not None:
             self._acceptance.count(emission.accepted)
         pieces = [""] * len(emission.tokens)
-        if decoder is not None:
-            pieces = ["" if t in request.sampling.ends else decoder.push(t) for t in emission.tokens]
+        if request.text is not None:
+            taken = request.text.take()
+            pieces[: len(taken)] = taken  # an end token has no text
             if request.finish_reason:
-                pieces[-1] += decoder.finish()
+                pieces[-1] += request.text.finish()
         result = self._leave(request) if request.finish_reason else None
         return Event(request.id, emission.tokens, pieces, emission.accepted, result)
 
@@ -232,17 +246,21 @@ class Engine:
             request.output,
             self._text(request),
             request.finish_reason,
+            request.text.stopped_by if request.text else None,
+            None if request.sampling.logprobs is None else request.logprobs,
             metrics(request, self._acceptance),
             request.sampling,
             request.sampling.seed,
         )
 
     def _text(self, request: Request) -> str | None:
-        if self.tokenizer is None:
+        if self.tokenizer is None or request.text is None:
             return None
+        if request.text.stopped_by is not None:
+            return request.text.shown
         return self.tokenizer.decode([t for t in request.output if t not in request.sampling.ends])
 
     def _refused(self, request_id: str, prompt: Prompt, seed: int, error: Eagle3Error) -> Event:
         ids = [] if isinstance(prompt, str) else list(prompt)
-        result = Result(request_id, ids, [], None, "error", None, None, seed, str(error))
+        result = Result(request_id, ids, [], None, "error", None, None, None, None, seed, str(error))
         return Event(request_id, [], [], None, result)

@@ -1,6 +1,7 @@
 """From a plan to tensors: the only place where lists become tensors."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -8,7 +9,9 @@ from torch import Tensor
 from eagle3.engine.request import Request, SamplingParams
 from eagle3.engine.scheduler import Chunk
 from eagle3.kv.meta import PromptMeta
-from eagle3.spec.batch import Contexts, Draws, Generations, Sampling
+from eagle3.spec.adjust import MOST_STOPS
+from eagle3.spec.batch import Asked, Contexts, Draws, Generations, Sampling
+from eagle3.spec.logprobs import MOST
 
 
 class Preparer:
@@ -25,7 +28,7 @@ class Preparer:
 
     def contexts(self, chunks: Sequence[Chunk]) -> Contexts:
         """A pass over prompt chunks, at least one."""
-        requests = [c.request for c in chunks]
+        requests, kind = [c.request for c in chunks], chunk_draws(chunks)
         lens = [c.end - c.start for c in chunks]
         first = [0]
         for n in lens:
@@ -40,8 +43,22 @@ class Preparer:
             last=self._tensor([c.last for c in chunks], torch.bool),
             given=self._i64([r.tokens[r.prefill] if r.resumed else -1 for r in requests]),
             sampling=self._sampling([r.sampling for r in requests]),
-            draws=draws(requests),
+            draws=kind,
             ending=any(c.last for c in chunks),
+            asked=self.asked(chunks) if kind.adjusted else None,
+        )
+
+    def asked(self, chunks: Sequence[Chunk]) -> Asked:
+        """What the chunks' requests ask of their logits."""
+        rows = [c.request.sampling for c in chunks]
+        places = [(c.request, place) for c in chunks for place in range(c.start, c.end)]
+        ends = [sorted(p.ends)[:MOST_STOPS] for p in rows]
+        return Asked(
+            free=self._i64([c.request.prompt_len + c.request.sampling.min_new_tokens for c in chunks]),
+            stops=self._i64([own + [-1] * (MOST_STOPS - len(own)) for own in ends]),
+            penalties=self._tensor([p.penalties for p in rows], torch.float32),
+            slots=self._i64([slot(request) for request, _ in places]),
+            written=self._tensor([place >= request.prompt_len for request, place in places], torch.bool),
         )
 
     def generations(self, requests: Sequence[Request]) -> Generations:
@@ -87,7 +104,7 @@ class Preparer:
             seed=self._i64([p.seed for p in rows]),
         )
 
-    def _i64(self, values: Sequence[int]) -> Tensor:
+    def _i64(self, values: Sequence[object]) -> Tensor:
         return self._tensor(values, torch.int64)
 
     def _tensor(self, values: Sequence[object], dtype: torch.dtype) -> Tensor:
@@ -110,4 +127,25 @@ def following(chunk: Chunk) -> list[int]:
 
 def draws(requests: Sequence[Request]) -> Draws:
     """What the host knows of their sampling."""
-    return Draws(greedy=all(r.sampling.greedy for r in requests), filtered=any(r.sampling.filtered for r in requests))
+    return Draws(
+        greedy=all(r.sampling.greedy for r in requests),
+        filtered=any(r.sampling.filtered for r in requests),
+        least=any(r.goes_on for r in requests),
+        penalised=any(r.sampling.penalised for r in requests),
+        logprobs=_logprobs(requests),
+    )
+
+
+def _logprobs(requests: Sequence[Request]) -> int | None:
+    """One of three, so that there are few kinds of graphs."""
+    asked = [r.sampling.logprobs for r in requests if r.sampling.logprobs is not None]
+    return (MOST if max(asked) > 0 else 0) if asked else None
+
+
+def chunk_draws(chunks: Sequence[Chunk]) -> Draws:
+    """The same of prompt chunks: where a prompt goes on, nothing is drawn."""
+    return replace(
+        draws([c.request for c in chunks]),
+        least=any(c.last and c.request.goes_on for c in chunks),
+        logprobs=_logprobs([c.request for c in chunks if c.emits]),
+    )

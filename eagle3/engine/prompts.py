@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from eagle3.engine.prepare import Preparer
+from eagle3.engine.prepare import Preparer, chunk_draws
 from eagle3.engine.recording import Captured, Recorder, first
 from eagle3.engine.scheduler import Chunk, Limits
 from eagle3.engine.staging import PassSize, occupy, pad
@@ -40,8 +40,8 @@ class PromptPasses:
         self._stage = torch.zeros(longest, dtype=torch.uint8, device=preparer.device)  # read by all graphs
 
     def holds(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether a pass over the chunks fits the largest size."""
-        return _rows(chunks) <= self.rows[-1]
+        """Whether a pass over the chunks fits the largest size and asks for nothing unusual."""
+        return _rows(chunks) <= self.rows[-1] and chunk_draws(chunks).usual
 
     def run(self, chunks: Sequence[Chunk]) -> Accepted:
         """The pass of chunks that fit; replays their size's graph, captured now if it is not yet."""

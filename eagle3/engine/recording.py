@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from eagle3.spec.batch import Accepted
+from eagle3.spec.logprobs import Logprobs
 
 
 @dataclass(frozen=True)
@@ -44,4 +45,5 @@ class Recorder:
 
 def first(accepted: Accepted, count: int) -> Accepted:
     """The rows of the requests that are real."""
-    return Accepted(accepted.tokens[:count], accepted.counts[:count], accepted.nodes[:count])
+    told = accepted.logprobs and Logprobs(*(t[:count] for t in accepted.logprobs))
+    return Accepted(accepted.tokens[:count], accepted.counts[:count], accepted.nodes[:count], told)

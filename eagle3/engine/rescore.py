@@ -1,7 +1,7 @@
 """Teacher forcing: what the target alone says after each token of an answer, in plain prompt passes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,9 +10,12 @@ from eagle3.engine.prepare import Preparer
 from eagle3.engine.request import Request
 from eagle3.engine.runner import Runner
 from eagle3.engine.scheduler import Chunk, Scheduler
+from eagle3.ops.build_tree import pack_bits
 from eagle3.ops.select import topk
 from eagle3.spec.accept import draw
-from eagle3.spec.batch import Sampling
+from eagle3.spec.adjust import Adjustments
+from eagle3.spec.batch import Draws, Sampling
+from eagle3.spec.tree import chain
 from eagle3.spec.worker import Worker
 
 _ROWS = 64  # logits are made for so many rows at a time
@@ -76,8 +79,30 @@ def _rows(request: Request, worker: Worker, preparer: Preparer, most: int) -> It
         for first in range(max(start, request.prompt_len - 1), end, _ROWS):
             last = min(first + _ROWS, end)
             logits = worker.target.logits(hidden[first - start : last - start])
+            logits = _adjusted(request, logits, first, preparer)
             index = batch.positions[first - start : last - start] + 1
             yield first + 1, logits, draw(logits, _spread(batch.sampling, last - first), index, batch.draws)
+
+
+def _adjusted(request: Request, logits: Tensor, first: int, preparer: Preparer) -> Tensor:
+    """Logits [R, V] of the rows from `first` on, as the request wants them: a chain after what was said before."""
+    params, rows, device = request.sampling, logits.shape[0], logits.device
+    least = params.min_new_tokens > 0 and len(params.ends) > 0
+    if not (least or params.penalised):
+        return logits
+    before = Chunk(request, 0, max(first, request.prompt_len), last=False, emits=False)
+    asked, own = preparer.asked([before]), torch.zeros(1, dtype=torch.int64, device=device)
+    table = Adjustments(1, logits.shape[1], device)
+    table.keep_counts()
+    table.admit(own, asked)
+    said = torch.tensor(request.tokens[: first + rows], device=device)
+    table.read(said[: before.end], replace(asked, slots=torch.zeros_like(asked.slots)))
+    rest = chain(1, rows, device)
+    node = torch.arange(rows, device=device)
+    path = (node <= node[:, None]) & (first + node >= request.prompt_len)
+    tree = replace(rest, tokens=said[None, first:], mask=pack_bits(path)[None])
+    draws = Draws(params.greedy, params.filtered, least=least, penalised=params.penalised)
+    return table.of_trees(logits, own, own + first, tree, draws)
 
 
 def _spread(sampling: Sampling, rows: int) -> Sampling:

@@ -7,29 +7,49 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eagle3.engine.logprobs import Told
 from eagle3.engine.prepare import Preparer
 from eagle3.engine.request import Request
 from eagle3.engine.scheduler import Chunk, Plan
 from eagle3.errors import CapacityError
 from eagle3.spec.batch import Accepted
+from eagle3.spec.logprobs import Logprobs
 from eagle3.spec.worker import Worker
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """What a pass emitted: tokens [B, P], counts [B], and log-probabilities if asked for."""
+
+    tokens: Tensor
+    counts: Tensor
+    logprobs: Logprobs | None
 
 
 @dataclass(frozen=True)
 class Output:
     """What a step's two passes emitted, on its way to the host."""
 
-    contexts: tuple[Tensor, Tensor] | None  # tokens [C, P], counts [C]
-    generations: tuple[Tensor, Tensor] | None  # tokens [G, P], counts [G]
+    contexts: Emitted | None
+    generations: Emitted | None
     arrived: torch.cuda.Event | None = None  # None: it is there
 
     def lists(self) -> tuple[list[list[int]], list[list[int]], list[int]]:
         """Tokens of the chunks, tokens and counts of the generations; waits for the device if it has to."""
         if self.arrived is not None:
             self.arrived.synchronize()
-        prompts = self.contexts[0].tolist() if self.contexts else []
-        rows, counts = (t.tolist() for t in self.generations) if self.generations else ([], [])
-        return prompts, rows, counts
+        prompts = self.contexts.tokens.tolist() if self.contexts else []
+        if self.generations is None:
+            return prompts, [], []
+        return prompts, self.generations.tokens.tolist(), self.generations.counts.tolist()
+
+    def told(self) -> tuple[Told | None, Told | None]:
+        """The chunks' and the generations' log-probabilities, if asked for; after `lists`."""
+        return _told(self.contexts), _told(self.generations)
+
+
+def _told(emitted: Emitted | None) -> Told | None:
+    return None if emitted is None or emitted.logprobs is None else Told(emitted.logprobs)
 
 
 SERVING = (
@@ -92,14 +112,19 @@ class Runner:
 
     def contexts(self, chunks: Sequence[Chunk]) -> Accepted:
         """The pass of prompt chunks, at least one."""
-        return self.worker.contexts(self.preparer.contexts(chunks))
+        batch = self.preparer.contexts(chunks)
+        if batch.draws.penalised:
+            self.worker.slots.adjust.keep_counts()
+        return self.worker.contexts(batch)
 
     def generations(self, requests: Sequence[Request]) -> Accepted:
         """The pass of requests that generate, at least one."""
         return self.worker.generations(self.preparer.generations(requests))
 
-    def _read(self, accepted: Accepted) -> tuple[Tensor, Tensor]:
+    def _read(self, accepted: Accepted) -> Emitted:
         """Start the way back; from a GPU into pinned memory, which later steps do not touch."""
         if self.preparer.device.type == "cpu":
-            return accepted.tokens, accepted.counts
-        return accepted.tokens.to("cpu", non_blocking=True), accepted.counts.to("cpu", non_blocking=True)
+            return Emitted(accepted.tokens, accepted.counts, accepted.logprobs)
+        told = accepted.logprobs and Logprobs(*(t.to("cpu", non_blocking=True) for t in accepted.logprobs))
+        tokens, counts = (t.to("cpu", non_blocking=True) for t in (accepted.tokens, accepted.counts))
+        return Emitted(tokens, counts, told)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from eagle3.config.shape import DraftShape
 from eagle3.engine.finish import FinishReason, keep
+from eagle3.engine.logprobs import Told
 from eagle3.engine.request import Request
 from eagle3.errors import CapacityError
 from eagle3.kv.pages import Pages
@@ -102,21 +103,30 @@ class Scheduler:
         return Plan(restore, tuple(chunks), tuple(generations))
 
     def commit(
-        self, plan: Plan, prompt_tokens: list[list[int]], tokens: list[list[int]], counts: list[int]
+        self,
+        plan: Plan,
+        prompt_tokens: list[list[int]],
+        tokens: list[list[int]],
+        counts: list[int],
+        told: tuple[Told | None, Told | None] = (None, None),
     ) -> list[Emission]:
-        """Hand out what a step emitted: a row a chunk, a row and a count a generation. Who left since gets nothing."""
+        """Hand out what a step emitted: a row a chunk, a row and a count a generation. Who left since gets nothing.
+
+        `told` has the log-probabilities of both, where anybody asks.
+        """
         emissions = []
-        for chunk, row in zip(plan.chunks, prompt_tokens, strict=True):
+        for i, (chunk, row) in enumerate(zip(plan.chunks, prompt_tokens, strict=True)):
             chunk.request.promised -= chunk.emits
             if chunk.emits and chunk.request.finish_reason is None:
-                emissions.append(Emission(chunk.request, self._extend(chunk.request, row[:1]), None))
-        for request, row, count in zip(plan.generations, tokens, counts, strict=True):
+                kept = self._extend(chunk.request, row[:1], told[0], i)
+                emissions.append(Emission(chunk.request, kept, None))
+        for i, (request, row, count) in enumerate(zip(plan.generations, tokens, counts, strict=True)):
             request.promised -= 1
             if request.finish_reason is None:
                 accepted = count - 1 if self.shape.depth > 0 else None
                 if accepted is not None:
                     request.accepted_per_step.append(accepted)
-                emissions.append(Emission(request, self._extend(request, row[:count]), accepted))
+                emissions.append(Emission(request, self._extend(request, row[:count], told[1], i), accepted))
         return emissions
 
     def finish(self, request: Request, reason: FinishReason) -> None:
@@ -127,9 +137,12 @@ class Scheduler:
         else:
             self._leave(request)
 
-    def _extend(self, request: Request, new: list[int]) -> list[int]:
-        kept, reason = keep(new, request.emitted, request.limit, request.sampling.ends)
+    def _extend(self, request: Request, new: list[int], told: Told | None, row: int) -> list[int]:
+        kept, reason = keep(new, request.emitted, request.limit, request.sampling.ends, request.completes)
         request.tokens += kept
+        if request.sampling.logprobs is not None:
+            assert told is not None, "whoever asks is in a pass that tells"
+            request.logprobs += told.of(row, kept, request.sampling.logprobs)
         if request.first_token is None:
             request.first_token = time.perf_counter()
         if reason:

@@ -11,6 +11,7 @@ import torch
 from eagle3.engine.engine import Engine
 from eagle3.engine.graphs import FILTERED, GREEDY, SAMPLED, GraphRunner
 from eagle3.engine.prompts import most_rows
+from eagle3.engine.request import ENDLESS
 from eagle3.engine.runner import on
 from eagle3.engine.scheduler import Limits
 from eagle3.engine.tuning import tune_step
@@ -185,7 +186,7 @@ def _serve(engine: Engine, lengths: Iterable[int], draw: str, new: int) -> float
     """The seconds that it took."""
     started = time.perf_counter()
     prompts = [[0] * n for n in lengths]
-    asked: dict[str, object] = {"max_new_tokens": new, "ignore_eos": True, "stop_token_ids": [], **ASKED[draw]}
+    asked: dict[str, object] = {"max_new_tokens": new, **ENDLESS, **ASKED[draw]}
     engine.generate(prompts, [asked] * len(prompts))
     return time.perf_counter() - started
 
@@ -199,7 +200,7 @@ def first_request(engine: Engine) -> FirstRequest:
     seen = []
     for _ in range(1 + LATER):
         prompt = torch.randint(engine.vocab, (length,), generator=make).tolist()
-        asked = {"max_new_tokens": answer, "ignore_eos": True, "stop_token_ids": []}
+        asked = {"max_new_tokens": answer, **ENDLESS}
         metrics = engine.generate([prompt], [asked])[0].metrics
         assert metrics is not None
         assert metrics.ttft_ms is not None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from eagle3.kv.meta import PromptMeta
+from eagle3.spec.logprobs import Logprobs
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,30 @@ class Draws:
 
     greedy: bool  # every row takes the argmax
     filtered: bool  # some row has top-k, top-p or min-p
+    least: bool = False  # some answer must not end yet
+    penalised: bool = False  # some row has a penalty
+    logprobs: int | None = None  # how many of the best beside a token's own log-probability; None: nobody asks
+
+    @property
+    def adjusted(self) -> bool:
+        """Some row's logits are not drawn from as they are."""
+        return self.least or self.penalised
+
+    @property
+    def usual(self) -> bool:
+        """Tokens from the target's logits as they are, and nothing else."""
+        return not self.adjusted and self.logprobs is None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What C requests, whose chunks have T rows, ask of their logits; see `ops.adjust.Terms`."""
+
+    free: Tensor  # [C] i64
+    stops: Tensor  # [C, E] i64, -1 past the end
+    penalties: Tensor  # [C, 3] f32: repetition, frequency, presence
+    slots: Tensor  # [T] i64, each row's
+    written: Tensor  # [T] bool, the row's token is of the answer, which is read anew
 
 
 @dataclass(frozen=True)
@@ -50,6 +75,7 @@ class Contexts:
     sampling: Sampling  # [C]
     draws: Draws
     ending: bool  # some chunk ends its prompt; known to the host, so that a tree is grown only where one is wanted
+    asked: Asked | None = None  # None: nobody wants other logits than the target's
 
 
 @dataclass(frozen=True)
@@ -68,3 +94,4 @@ class Accepted:
     tokens: Tensor  # [B, P] i64, the bonus last, 0 past the end
     counts: Tensor  # [B] i64, the bonus included; 0: unfinished prompt, padding
     nodes: Tensor  # [B, D] i64, accepted nodes of the tree, -1 past the end
+    logprobs: Logprobs | None = None  # [B, P] of the tokens, if anybody asks; past the end, anything

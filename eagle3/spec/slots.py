@@ -7,6 +7,7 @@ from torch import Tensor
 
 from eagle3.config.shape import DraftShape
 from eagle3.ops.slot_rows import Placed, SlotRows, read_slots, write_slots
+from eagle3.spec.adjust import Adjustments
 from eagle3.spec.batch import Sampling
 from eagle3.spec.tree import Tree, chain, kary
 
@@ -25,8 +26,10 @@ class SlotState:
 class TreeSlots:
     """S rows and a dummy, the last. A row at rest holds a chain, the dummy a K-ary tree of length 0."""
 
-    def __init__(self, slots: int, shape: DraftShape, device: torch.device, *, drawn_from: int | None = None) -> None:
-        """`drawn_from` is Vd where drafts are drawn, whose distributions then have to be kept."""
+    def __init__(
+        self, slots: int, shape: DraftShape, device: torch.device, *, drawn_from: int | None = None, vocab: int = 0
+    ) -> None:
+        """`drawn_from` is Vd where drafts are drawn, whose distributions then have to be kept; `vocab` is V."""
         self.dummy = slots
         self.rest = chain(1, shape.nodes, device)
         self._links = shape.top_k > 1  # a chain's are always those at rest
@@ -38,6 +41,7 @@ class TreeSlots:
         self.probs = None
         if drawn_from is not None:
             self.probs = torch.zeros(slots + 1, shape.depth, drawn_from, device=device)
+        self.adjust = Adjustments(slots, vocab, device)
         self.sampling = Sampling(
             temperature=torch.zeros(slots + 1, device=device),
             top_k=torch.zeros(slots + 1, dtype=torch.int32, device=device),
@@ -77,3 +81,4 @@ class TreeSlots:
         for rows in (self.length, self.has_tree, self.probs):
             if rows is not None:
                 rows.index_fill_(0, ids, 0)
+        self.adjust.restore(ids)

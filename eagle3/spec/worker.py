@@ -14,9 +14,10 @@ from eagle3.ops.path_rows import path_rows as follow_path
 from eagle3.ops.relocate_kv import relocate_kv
 from eagle3.ops.slot_rows import Placed
 from eagle3.spec.accept import Verify, accept, draw
-from eagle3.spec.batch import Accepted, Contexts, Generations
+from eagle3.spec.batch import Accepted, Contexts, Draws, Generations
 from eagle3.spec.capture import Capture
 from eagle3.spec.drafter import Drafts
+from eagle3.spec.logprobs import logprobs, node_rows
 from eagle3.spec.rows import context_rows, path_rows
 from eagle3.spec.slots import SlotState, TreeSlots
 from eagle3.spec.tree import Tree, chains
@@ -45,7 +46,9 @@ class Worker:
         """Run C prompt chunks. A chunk that ends its prompt emits one token and fills its slot; others do neither."""
         hidden = self.target(batch.ids, batch.positions, self.pool, batch.metas[0], self.spec and self.spec.capture)
         length = batch.positions[batch.predict] + 1  # [C]
-        drawn = draw(self.target.logits(hidden[batch.predict]), batch.sampling, length, batch.draws)
+        own = self.target.logits(hidden[batch.predict])
+        logits = self.slots.adjust.of_prompts(own, batch, length)
+        drawn = draw(logits, batch.sampling, length, batch.draws)
         token = torch.where(batch.given < 0, drawn, batch.given)
         self.slots.admit(batch.slots, batch.sampling)
         if self.spec is None:
@@ -56,7 +59,7 @@ class Worker:
                 self._write(batch.slots, batch.last, *self.spec.drafter.draft(rows), length=length)
             else:
                 self.spec.drafter.read(rows)
-        return self._emitted(token, batch.last)
+        return self._told(self._emitted(token, batch.last), own, batch.draws, 1)
 
     def generations(self, batch: Generations) -> Accepted:
         """Verify the trees of G requests, accept, tidy the target's KV, and grow the next trees from the new roots."""
@@ -65,16 +68,20 @@ class Worker:
         ids, positions, meta = tree_rows(state, placed, table)
         hidden = self.target(ids, positions, self.pool, meta, self.spec and self.spec.capture)
         verify = accept if self.spec is None else self.spec.verify
-        accepted = verify(self.target.logits(hidden), state, batch.draws, self.shape.depth)
+        own = self.target.logits(hidden)
+        logits = self.slots.adjust.of_trees(own, batch.slots, state.length, state.tree, batch.draws)
+        accepted = verify(logits, state, batch.draws, self.shape.depth)
         if self.shape.top_k > 1:
             relocate_kv(self.pool.groups[0], table, state.length, accepted.nodes)
         path = self._path(batch, state, accepted, hidden)
+        if batch.draws.penalised:
+            self.slots.adjust.advance(batch.slots, state.tree.tokens[:, 0], accepted.tokens, path.counts)
         if self.spec is None:
             self._write(batch.slots, path.real, chains(path.root[:, None], self.slots.rest), length=path.length)
         else:
             rows = path_rows(batch, state, accepted.tokens, path)
             self._write(batch.slots, path.real, *self.spec.drafter.draft(rows), length=path.length)
-        return replace(accepted, counts=path.counts)
+        return self._told(replace(accepted, counts=path.counts), own, batch.draws, self.shape.nodes)
 
     def _path(self, batch: Generations, state: SlotState, accepted: Accepted, hidden: Tensor) -> PathRows:
         """What follows from what was accepted, with the features of the path's nodes; of no width without a head."""
@@ -88,6 +95,13 @@ class Worker:
 
     def _write(self, ids: Tensor, keep: Tensor, tree: Tree, probs: Tensor | None = None, *, length: Tensor) -> None:
         self.slots.write(ids, keep, tree, length, has_tree=self.spec is not None, probs=probs)
+
+    def _told(self, accepted: Accepted, logits: Tensor, draws: Draws, rows: int) -> Accepted:
+        """With log-probabilities where they are asked for; a request has so many rows of `logits`."""
+        if draws.logprobs is None:
+            return accepted
+        at = node_rows(accepted.nodes, rows)
+        return replace(accepted, logprobs=logprobs(logits, at, accepted.tokens, draws.logprobs))
 
     def _emitted(self, token: Tensor, last: Tensor) -> Accepted:
         """`token` [C] as what a prompt's end emits."""

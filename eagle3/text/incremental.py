@@ -34,6 +34,10 @@ class IncrementalDecoder:
         """The rest; what is still no character then comes out as U+FFFD."""
         return self._advance(final=True)
 
+    def rest(self) -> str:
+        """What `finish` would give out now; nothing changes."""
+        return self._tokenizer.decode(self._ids)[len(self._text) :]
+
     def _advance(self, final: bool) -> str:
         text = self._tokenizer.decode(self._ids)
         if not final and (len(text) <= len(self._text) or text.endswith(REPLACEMENT)):

@@ -101,6 +101,10 @@ def _is_ids(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_int, value))
 
 
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
 def _is_messages(value: object) -> bool:
     return (
         isinstance(value, list)
@@ -126,6 +130,12 @@ CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {
     "min_p": (_is_number, "a number"),
     "seed": (_is_int, "an integer"),
     "stop_token_ids": (_is_ids, "a list of token ids"),
+    "min_new_tokens": (_is_int, "an integer"),
+    "presence_penalty": (_is_number, "a number"),
+    "frequency_penalty": (_is_number, "a number"),
+    "repetition_penalty": (_is_number, "a number"),
+    "logprobs": (lambda value: value is None or _is_int(value), "an integer or null"),
+    "stop": (lambda value: value is None or _is_texts(value), "a list of strings or null"),
     "ignore_eos": (lambda value: isinstance(value, bool), "true or false"),
 }
 

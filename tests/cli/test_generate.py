@@ -74,6 +74,27 @@ def test_a_file_brings_its_own_sampling(target: str, capsys: Capture, tmp_path: 
     assert (first["seed"], second["seed"]) == (3, 9)
 
 
+def test_what_a_prompt_asks_of_its_answer(target: str, bare: str, capsys: Capture, tmp_path: Path) -> None:
+    assert run(target, "--prompt", "a", "--json", "--no-chat", "sampling.ignore_eos=true") == 0
+    (free,) = lines(capsys)
+    text = str(free["text"])
+    assert free["logprobs"] is free["stopped_by"] is None
+    asked = [{"stop": [text[2:4]], "logprobs": 2}, {"presence_penalty": 2, "min_new_tokens": 6}, {}]
+    (tmp_path / "p.jsonl").write_text("\n".join(json.dumps({"prompt": "a", "seed": 0, **a}) for a in asked))
+    assert run(target, "--prompt-file", "p.jsonl", "--json", "--no-chat", "sampling.ignore_eos=true") == 0
+    stopped, penalised, same = lines(capsys)
+    assert (stopped["text"], stopped["stopped_by"], stopped["finish_reason"]) == (text[:2], text[2:4], "stop")
+    told = stopped["logprobs"]
+    assert isinstance(told, list)
+    assert [t["token_id"] for t in told] == stopped["token_ids"]
+    assert all(t["top"][0] == [t["token_id"], t["logprob"]] for t in told), "greedy"
+    assert len(set(penalised["token_ids"])) == 6  # type: ignore[call-overload]
+    assert same["token_ids"] == free["token_ids"]
+    capsys.readouterr()
+    assert run(bare, "--prompt-ids", "3", "sampling.stop=[x]") == 2
+    assert "stop wants a tokenizer" in " ".join(capsys.readouterr().err.split())
+
+
 def test_prompt_ids_need_no_tokenizer_but_text_does(bare: str, capsys: Capture) -> None:
     assert run(bare, "--prompt-ids", "3,4") == 0
     assert "," in capsys.readouterr().out

@@ -5,6 +5,7 @@ A row's changes are values set in a shipped engine; `spec__max_draft_len=3` sets
 
 from typing import Any
 
+import family_rows
 import train_rows
 
 from eagle3.config import rules_engine, rules_model, rules_spec
@@ -35,6 +36,7 @@ FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
     (e.bench, "smollm2", {"bench__batch_sizes": [0]}, "bench.batch_sizes", "from 1 on"),
     (e.bench, "smollm2", {"bench__repeats": 0}, "bench.repeats", "at least 1"),
     *train_rows.FAILING,
+    *family_rows.FAILING,
     (m.checkpoint_name, "smollm2", {"target__checkpoint": " "}, "target.checkpoint", "hub id or pypi"),
     (
         m.checkpoint_name,
@@ -223,6 +225,24 @@ FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
         "[0, 49152)",
     ),
     (e.stop_ids, "smollm2", {"sampling__stop_token_ids": [-1]}, "sampling.stop_token_ids", "not [-1]"),
+    *(
+        (e.stop_strings, "smollm2", {"sampling__stop": ["ok", text]}, "sampling.stop", "not empty and without U+FFFD")
+        for text in ("", "a\ufffd", "\ud800")
+    ),
+    *(
+        (e.answers, "smollm2", {f"sampling__{name}": x}, f"sampling.{name}", "[-2, 2]")
+        for name in ("presence_penalty", "frequency_penalty")
+        for x in (-2.1, 2.1, float("nan"))
+    ),
+    *(
+        (e.answers, "smollm2", {"sampling__repetition_penalty": x}, "sampling.repetition_penalty", "above 0")
+        for x in (0.0, -1.0, 1e-40, float("inf"), float("nan"))
+    ),
+    *((e.answers, "smollm2", {"sampling__logprobs": n}, "sampling.logprobs", "[0, 20]") for n in (-1, 21)),
+    *(
+        (e.answers, "smollm2", {"sampling__min_new_tokens": n}, "sampling.min_new_tokens", "max_new_tokens")
+        for n in (-1, 129)
+    ),
     (e.long_sequences, "smollm2", {"runtime__max_seq_len": 8193}, "runtime.max_seq_len", "(8192)"),
     (e.long_answers, "smollm2", {"sampling__max_new_tokens": 4096}, "sampling.max_new_tokens", "will be cut"),
 ]
@@ -235,6 +255,7 @@ PASSING: list[tuple[Rule, str, dict[str, Any]]] = [
     (s.synthetic_tree, "llama8b", {**CHAIN, "spec__synthetic_acceptance": 3.0}),
     (e.bench, "smollm2", {"bench__batch_sizes": [1, 4], "bench__output_len": 1}),
     *train_rows.PASSING,
+    *family_rows.PASSING,
     (m.checkpoint_name, "smollm2", {"target__checkpoint": "./folder"}),
     (m.checkpoint_pins, "llama8b", {"target__revision": "main", "draft__revision": "v1"}),
     (m.checkpoint_pins, "smollm2", {}),
@@ -245,9 +266,9 @@ PASSING: list[tuple[Rule, str, dict[str, Any]]] = [
     ),
     (m.dummy_needs_facts, "smollm2", {"draft__load_format": LoadFormat.dummy}),
     (m.architectures, "smollm2", {BODY + "hidden_size": 577, BODY + "head_dim": 64}),
-    *((m.architectures, name, {}) for name in ("llama8b", "llama70b", "vicuna13b")),
+    *((m.architectures, name, {}) for name in ("llama8b", "llama70b", "vicuna13b", "qwen3_8b")),
     (m.target_has_no_head_facts, "llama8b", {}),
-    *((m.head_fits_target, name, {}) for name in ("llama8b", "llama70b", "vicuna13b")),
+    *((m.head_fits_target, name, {}) for name in ("llama8b", "llama70b", "vicuna13b", "qwen3_8b")),
     (m.head_unused, "llama8b", {}),
     (s.fields_without_drafting, "smollm2", {}),
     (s.fields_without_drafting, "llama8b", {}),
@@ -279,6 +300,13 @@ PASSING: list[tuple[Rule, str, dict[str, Any]]] = [
     *((e.device, "smollm2", {"runtime__device": d}) for d in ("auto", "cpu", "cuda", "cuda:1")),
     (e.sampling, "smollm2", {"sampling__top_k": 1, "sampling__top_p": 1.0, "sampling__seed": 2**63 - 1}),
     (e.stop_ids, "smollm2", {"sampling__stop_token_ids": [0, 49151]}),
+    *((e.stop_strings, "smollm2", {"sampling__stop": texts}) for texts in (None, [], ["\n", "好", " "])),
+    *(
+        (e.answers, "smollm2", {"sampling__presence_penalty": x, "sampling__frequency_penalty": -x})
+        for x in (-2.0, 0.0, 2.0)
+    ),
+    *((e.answers, "smollm2", {"sampling__logprobs": n}) for n in (None, 0, 20)),
+    (e.answers, "smollm2", {"sampling__repetition_penalty": 0.5, "sampling__min_new_tokens": 128}),
     (e.long_sequences, "smollm2", {"runtime__max_seq_len": 8192}),
     (e.long_answers, "smollm2", {"sampling__max_new_tokens": 4095}),
 ]

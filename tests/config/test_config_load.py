@@ -212,14 +212,14 @@ def test_every_fault_of_an_own_file_is_told_with_the_file(own: Path) -> None:
     path.write_text(
         "# @package _global_\ndefaults: [llama8b, override /spec: chain, _self_]\n"
         "kv: {tokens_per_block: 12, dtype: int3}\nspec: {max_draft_length: 3}\nruntime: 7\n"
-        "sampling: {stop: [x]}\nextra: {a: 1}\n"
+        "sampling: {n: 2}\nextra: {a: 1}\n"
     )
 
     with pytest.raises(ConfigError) as caught:
         compose(["conf=mine"], config_dir=own)
 
     found = {problem.key: problem for problem in caught.value.problems}
-    wrong = {"kv.tokens_per_block", "kv.dtype", "spec.max_draft_length", "runtime", "sampling.stop", "extra"}
+    wrong = {"kv.tokens_per_block", "kv.dtype", "spec.max_draft_length", "runtime", "sampling.n", "extra"}
     assert set(found) == wrong
     assert {problem.origin for problem in found.values()} == {str(path)}
 

@@ -38,6 +38,17 @@ def test_a_single_run_gets_the_judged_config_and_a_folder() -> None:
     assert next(Path("outputs").rglob(".hydra/overrides.yaml")).read_text() == "- kv.tokens_per_block=8\n"
 
 
+@pytest.mark.parametrize("flags", [HydraFlags(), SWEEP], ids=["run", "sweep"])
+def test_facts_that_a_file_leaves_out_may_be_set(flags: HydraFlags) -> None:
+    seen: list[Composed] = []
+    changed = ["target.architecture.architecture=MistralForCausalLM", "target.architecture.sliding_window=4"]
+
+    assert run(partial(keep, seen), flags, ["conf=tiny", *changed]) == 0
+
+    assert seen[0].config.target.architecture is not None
+    assert seen[0].config.target.architecture.sliding_window == 4
+
+
 def test_a_broken_config_runs_nothing_and_leaves_no_folder() -> None:
     seen: list[Composed] = []
 

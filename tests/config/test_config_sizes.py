@@ -37,6 +37,15 @@ def test_short_sequences_bound_the_capture_buffer() -> None:
     assert dict(memory_sum(got.config, got.shape))["capture buffer"] == (8 * 100 + 60 * 8) * 4096 * 2
 
 
+def test_penalties_count_tokens_by_slot() -> None:
+    asked = (["sampling.presence_penalty=1"], ["sampling.repetition_penalty=1.1"], ["spec.enable_penalty=true"])
+    for overrides in asked:
+        got = compose(["conf=llama8b", *overrides])
+        assert dict(memory_sum(got.config, got.shape))["counts for penalties"] == 9 * 128256 * (4 + 1)
+    none = compose(["conf=llama8b", "sampling.min_new_tokens=3"])
+    assert "counts for penalties" not in dict(memory_sum(none.config, none.shape))
+
+
 def test_a_cpu_holds_float32_and_unknown_facts_give_no_sum() -> None:
     small = compose(["runtime.device=cpu"])
     unknown = compose(["conf=base", "target.checkpoint=T"])

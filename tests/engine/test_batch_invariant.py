@@ -1,7 +1,7 @@
 """runtime.batch_invariant: rows of a forward, and answers, whose bits hang on nothing beside them."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -28,9 +28,9 @@ Span = tuple[int, int, int]  # of a request, its rows from start to end
 TYPES = [torch.float32, torch.bfloat16]
 
 
-def decoder(dtype: torch.dtype, *, steady: bool, tied: bool = False) -> Decoder:
+def decoder(dtype: torch.dtype, *, steady: bool, **changes: Any) -> Decoder:
     """A target wide enough for a library to choose its products' order of sums by the number of rows."""
-    known = replace(facts(VOCAB, hidden=96), tied=tied)
+    known = facts(VOCAB, hidden=96, **changes)
     model = Decoder(known, max_positions=POSITIONS, max_seq_len=POSITIONS, steady=steady, dtype=dtype, device=CPU)
     dummy_weights(model, seed=3, std=0.15)
     return model.requires_grad_(False)
@@ -89,6 +89,27 @@ def ways(model: Decoder, dtype: torch.dtype) -> list[Tensor]:
 @pytest.mark.parametrize(("dtype", "tied"), [*((dtype, False) for dtype in TYPES), (torch.float32, True)])
 def test_a_row_has_the_same_bits_however_it_is_computed(dtype: torch.dtype, tied: bool) -> None:
     first, *others = ways(decoder(dtype, steady=True, tied=tied), dtype)
+    assert first.isfinite().all()
+    assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        {"architecture": "Qwen2ForCausalLM", "windows": (None, 7) * 4},
+        {"architecture": "Qwen3ForCausalLM", "head_dim": 20},
+        {"architecture": "MistralForCausalLM", "windows": (7,) * 8},
+    ],
+    ids=lambda family: family["architecture"],
+)
+def test_so_has_a_row_of_every_family(dtype: torch.dtype, family: dict[str, Any]) -> None:
+    model = decoder(dtype, steady=True, **family)
+    make = torch.Generator().manual_seed(4)
+    for name, value in model.named_parameters():
+        if name.endswith("bias") or "attn.q_norm" in name or "attn.k_norm" in name:
+            value.add_(0.3 * torch.randn(value.shape, generator=make).to(dtype))
+    first, *others = ways(model, dtype)
     assert first.isfinite().all()
     assert all(torch.equal(first, other) for other in others)
 

@@ -82,8 +82,8 @@ def test_bad_requests_are_told_with_every_fault_and_change_nothing() -> None:
     for prompt in ([], [64], [-1]):
         with pytest.raises(ConfigError, match="prompt"):
             served.add(prompt)
-    with pytest.raises(ConfigError, match="logprobs"):
-        served.add([1], logprobs=3)
+    with pytest.raises(ConfigError, match="logit_bias"):
+        served.add([1], logit_bias={1: 2.0})
     with pytest.raises(Eagle3Error, match="no tokenizer"):
         served.add("text")
     assert served.idle

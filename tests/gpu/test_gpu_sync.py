@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from eagle3.config.shape import DraftShape
 from eagle3.engine.runner import Runner
 from eagle3.spec.worker import Worker
+from helpers.asked import ENDS, WANTED
 from helpers.matrix import PROMPTS, SAMPLINGS, models
 from helpers.pairs import PLAIN, SMALL, engine
 from helpers.trace import preempt_often
@@ -82,13 +83,15 @@ def test_a_read_is_seen(fault: str) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("capture", [True, False] if GPU else [False], ids=lambda on: "graphs" if on else "eager")
-def test_a_step_waits_for_nothing(shape: str, capture: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", [False, True], ids=["usual", "asked"])
+def test_a_step_waits_for_nothing(shape: str, capture: bool, asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     target, head = moved(models("near", 2), torch.float32)
     drawn = None if shape == "plain" else (head, SMALL)
-    made = engine(target, drawn, SHAPES[shape], batch=5, max_seq_len=32, chunk=7)
+    made = engine(target, drawn, SHAPES[shape], batch=5, max_seq_len=32, chunk=7, ends=ENDS if asked else frozenset())
     padded(made, capture=capture)
     preempt_often(made.scheduler, 3)
-    before = made.generate(PROMPTS, SAMPLINGS)  # kernels are compiled, graphs captured
+    samplings = [s | {"logprobs": 2} for s in WANTED] if asked else SAMPLINGS
+    before = made.generate(PROMPTS, samplings)  # kernels are compiled, graphs captured
     calls = 0
 
     def guarded(run: Callable[..., object]) -> Callable[..., object]:
@@ -103,7 +106,7 @@ def test_a_step_waits_for_nothing(shape: str, capture: bool, monkeypatch: pytest
     # the whole of it on a GPU; on a CPU what the host itself prepares cannot be told from the device's tensors
     for owner, name in [(Runner, "run")] if GPU else [(Worker, "contexts"), (Worker, "generations")]:
         monkeypatch.setattr(owner, name, guarded(getattr(owner, name)))
-    after = served(made, PROMPTS, SAMPLINGS)
+    after = served(made, PROMPTS, samplings)
     assert calls > 10
     assert sum(trace.preemptions for trace in after) > 0
     assert [trace.tokens for trace in after] == [result.token_ids for result in before]

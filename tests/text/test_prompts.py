@@ -32,6 +32,12 @@ def test_json_lines(tmp_path: Path) -> None:
         "seed": 4,
         "stop_token_ids": [5],
         "ignore_eos": True,
+        "stop": ["\n"],
+        "min_new_tokens": 2,
+        "presence_penalty": 1,
+        "frequency_penalty": -0.5,
+        "repetition_penalty": 1.1,
+        "logprobs": None,
     }
     rows: list[dict[str, Any]] = [
         {"prompt": "a\nb", **asked},
@@ -75,6 +81,7 @@ WRONG = [
     ('{"prompt": "a", "top_k": "x"}', "top_k wants an integer or null"),
     ('{"prompt": "a", "ignore_eos": 1}', "ignore_eos wants true or false"),
     ('{"prompt": "a", "stop_token_ids": [1, "b"]}', "stop_token_ids wants a list of token ids"),
+    ('{"prompt": "a", "stop": "x"}', 'stop wants a list of strings or null, got "x"'),
     ('{"prompt_ids": []}', "prompt_ids wants a list of token ids, got []"),
     ('{"prompt_ids": [1, true]}', "prompt_ids wants a list of token ids"),
     ('{"messages": []}', "messages wants a list of"),
