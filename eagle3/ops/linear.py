@@ -14,6 +14,8 @@ from eagle3.ops.dispatch import by_kernel, follow, overlapped
 from eagle3.ops.streams import Stream, chosen, steady_stream
 from eagle3.ops.swiglu import swiglu, swiglu_torch
 
+FEW = 64  # rows up to which a CPU's library is faster, up to threefold, with the weights as the first operand
+
 
 def linear_torch(
     x: Tensor, weight: Tensor, bias: Tensor | None, *, gated: bool = False, steady: bool = False
@@ -147,9 +149,21 @@ def linear(
 ) -> Tensor:
     """As `linear_torch`; on a GPU by what was found faster for these shapes, or by one kernel if `steady`."""
     if not by_kernel(x):
+        few = 0 < x.shape[0] <= FEW and x.dtype.itemsize >= 4 and not x.is_cuda and not torch.is_grad_enabled()
+        if few and not steady:
+            out = _weights_first(x, weight, bias)
+            return swiglu_torch(out) if gated else out
         return linear_torch(x, weight, bias, gated=gated, steady=steady)
     stream = steady_stream(x, gated=gated) if steady else chosen(x.shape[0], weight, gated=gated)
     return product(x, weight, bias, stream, gated=gated)
+
+
+def _weights_first(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x [T, in] on a CPU -> [T, out]. A row alone is taken twice, which is faster than the product with a vector."""
+    count = x.shape[0]
+    rows = x.repeat(2, 1) if count == 1 else x
+    out = (weight @ rows.T).T[:count].contiguous()
+    return out if bias is None else out.add_(bias)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, stream: Stream | None, *, gated: bool) -> Tensor:

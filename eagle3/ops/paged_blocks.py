@@ -46,7 +46,7 @@ def choose_tile(
     if rows <= 16:
         return Tile(16, 128 if full else 64, 4, 2)
     if rows <= 64 or not long:
-        return Tile(64, 64, 4, 2)
+        return Tile(64, 64, 4, 3 if together >= 64 else 2)
     if together >= 128:
         return Tile(128, 128, 8, 3)
     return Tile(256, 64, 8, 3) if rows > 128 and together == 64 else Tile(128, 64, 4, 2)
