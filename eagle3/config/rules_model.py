@@ -151,7 +151,7 @@ def head_fits_target(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
         message = f"must be the target's hidden_size ({target.hidden_size})"
         yield Problem("draft.architecture.target_hidden_size", message, width)
     if draft.vocab_size != target.vocab_size:
-        message = f"must be the target's ({target.vocab_size}); the head is of another target"
+        message = f"must be the target's ({target.vocab_size}); for no head: draft=none spec=none"
         yield Problem("draft.architecture.vocab_size", message, draft.vocab_size)
     if (reduced := draft.draft_vocab_size) is not None and reduced > target.vocab_size:
         message = f"must be in [1, {target.vocab_size}], the target's vocabulary"

@@ -34,7 +34,7 @@ def depth(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
 def head(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
     """Drafting needs a head, though random weights need no files."""
     if _drafts(cfg) and cfg.draft.checkpoint is None and cfg.draft.load_format is not LoadFormat.dummy:
-        message = "EAGLE-3 needs a head: draft=eagle3 draft.checkpoint=…"
+        message = "EAGLE-3 needs a head: draft=eagle3 draft.checkpoint=…; spec=none decodes plainly"
         yield Problem("draft.checkpoint", message, None)
 
 

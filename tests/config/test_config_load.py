@@ -34,7 +34,8 @@ def test_the_default_is_a_real_typed_config() -> None:
     assert got.config.target.dtype is DType.auto
     assert got.config.target.architecture is not None
     assert got.config.target.architecture.rms_norm_eps == 1e-5
-    assert got.shape == DraftShape(0, 1, 1)
+    assert got.config.draft.checkpoint == "eagle3:smollm2"
+    assert got.shape == DraftShape(3, 1, 4)
     assert (got.warnings, got.not_runnable) == ((), ())
 
 
@@ -48,7 +49,11 @@ def test_every_shipped_file_composes(entry: object) -> None:
         "spec=chain3": ["draft=eagle3", "draft.checkpoint=./head"],
         "spec=tree": ["draft=eagle3", "draft.checkpoint=./head"],
     }
-    overrides = [f"{group}={name}", *needed.get(f"{group}={name}", []), *TEMPLATES.get(name, ())]
+    alone = {
+        "target": ["draft=none", "spec=none"],
+        "draft": ["conf=base", "target.checkpoint=./model"],
+    }  # no pair of its own
+    overrides = [*alone.get(group, []), f"{group}={name}", *needed.get(f"{group}={name}", []), *TEMPLATES.get(name, ())]
 
     assert isinstance(compose(overrides, built=EVERYTHING), Composed)
     assert entry.about  # type: ignore[attr-defined]
