@@ -38,6 +38,7 @@ def build_head(
             device=device,
             dtype=torch_dtype(draft.dtype, None, device),
             own_embedding=draft.embedding is Embedding.own,
+            normed_twice=draft.normed_twice,
         )
         return head.requires_grad_(False), report
     assert draft.checkpoint is not None

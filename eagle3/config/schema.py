@@ -134,6 +134,8 @@ class DraftConfig:
     load_format: LoadFormat = LoadFormat.auto
     dtype: DType = DType.auto
     layer_ids_convention: LayerIds = LayerIds.auto
+    norm_output_feeds_back: bool = True  # false: norm_output is SpecForge's of old, the norm before the output head
+    normed_twice: bool = False  # its feature meets the embedding's norm, then its own: ModelOpt 0.41 and later
     embedding: Embedding = Embedding.auto
     architecture: Architecture | None = None
 

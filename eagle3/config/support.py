@@ -56,6 +56,19 @@ FEATURES = (
     Feature("Qwen targets", True, {}, "Qwen2ForCausalLM (Qwen2, Qwen2.5), Qwen3ForCausalLM; windows of some layers"),
     Feature("temperature, top-k, top-p, min-p", True, {}, "per request, seeded"),
     Feature("drafting", True, {"spec.decoding_type": is_(DecodingType.eagle3)}, "spec=chain, spec=tree"),
+    Feature("heads of the official code", True, {}, "EAGLE's own, midlayer.*; .bin or safetensors"),
+    Feature("heads of SpecForge", True, {}, "midlayer.*; draft.norm_output_feeds_back=false for EAGLE-3.1 of old"),
+    Feature("heads of AngelSlim", True, {}, "midlayer.*; lists of layers mean outputs"),
+    Feature("heads of NVIDIA ModelOpt", True, {}, "layers.0.*, unsorted d2t; draft.normed_twice for 0.41 and later"),
+    Feature("heads of speculators", True, {}, "Llama and Qwen3 layers; lists of layers mean inputs"),
+    Feature("heads of NeMo", True, {}, "model.*"),
+    Feature(
+        "variants of heads",
+        True,
+        {},
+        "norm_before_fc, fc_norm, norm_output, norm_before_residual, query and key norms, eh_proj_before_attn, several"
+        " layers, heads of the final hidden alone; MLA, P-EAGLE, Medusa and quantised heads are refused when loaded",
+    ),
     Feature("rejection sampling", True, {"spec.use_rejection_sampling": is_(True)}, "sampled chains"),
     Feature("synthetic acceptance", True, {"spec.synthetic_acceptance": beside()}, "for timing only"),
     Feature("joint draft pool", True, {"kv.draft_pool": is_(DraftPool.joint)}),
@@ -66,7 +79,7 @@ FEATURES = (
         "other families of targets",
         False,
         {"target.architecture.architecture": beside(*TARGETS)},
-        "MoE and MLA among them; an MLA head is refused when it is loaded",
+        "MoE and MLA among them",
     ),
     Feature("draft length schedules", False, {
         "spec.draft_len_schedule": beside(),

@@ -1,23 +1,24 @@
 """The EAGLE-3 head: features and the next tokens in, guesses and the next features out."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from eagle3.config.schema import Architecture
-from eagle3.errors import WeightError
 from eagle3.kv.pool import KVLayout
-from eagle3.models.decoder import Decoder
 from eagle3.models.families import Names
+from eagle3.models.head_facts import HeadFacts, Lender
 from eagle3.nn.attention import Attention, Core
 from eagle3.nn.embedding import Embedding
 from eagle3.nn.linear import Linear
 from eagle3.nn.mlp import MLP
 from eagle3.nn.norm import RMSNorm
-from eagle3.nn.rope import Rope, RopeFacts, Rotation
+from eagle3.nn.rope import Rope, Rotation
+from eagle3.ops.gather import gather
 from eagle3.ops.pair_norm import pair_norm
+
+__all__ = ["DraftLayer", "EagleHead", "HeadFacts", "Lender", "head_names"]
 
 
 def head_names(layer: str = "midlayer") -> Names:
@@ -27,10 +28,16 @@ def head_names(layer: str = "midlayer") -> Names:
     residual stream is hidden_norm in every layer. t2d is not kept: it is the set of arange(Vd) + d2t.
     """
     return {
+        "input_norm": ("input_norm",),
+        "fc_norm.{i}": ("fc_norm.{i}",),
         "fc": ("fc",),
+        "eh_norm": ("enorm",),
+        "eh_proj": ("eh_proj",),
         "layers.{i}.embed_norm": (f"{layer}.input_layernorm",),
         "layers.{i}.attn_norm": (f"{layer}.hidden_norm",),
         "layers.{i}.attn.qkv": tuple(f"{layer}.self_attn.{part}_proj" for part in "qkv"),
+        "layers.{i}.attn.q_norm": (f"{layer}.self_attn.q_norm",),
+        "layers.{i}.attn.k_norm": (f"{layer}.self_attn.k_norm",),
         "layers.{i}.attn.o": (f"{layer}.self_attn.o_proj",),
         "layers.{i}.mlp_norm": (f"{layer}.post_attention_layernorm",),
         "layers.{i}.mlp.gate_up": (f"{layer}.mlp.gate_proj", f"{layer}.mlp.up_proj"),
@@ -42,129 +49,28 @@ def head_names(layer: str = "midlayer") -> Names:
     }
 
 
-@dataclass(frozen=True)
-class Lender:
-    """What a head must know of its target, and may borrow from it."""
-
-    hidden: int  # Ht
-    vocab: int  # V
-    layers: int  # L
-    embed: Embedding
-    lm_head: Linear | None  # None: the embedding is the output head
-
-    @classmethod
-    def of(cls, target: Decoder) -> "Lender":
-        """A decoder as a lender."""
-        facts = target.facts
-        return cls(facts.hidden, facts.vocab, facts.layers, target.embed, target.lm_head)
-
-    def logits(self, out: Tensor) -> Tensor:
-        """[R, H] -> [R, V] with the target's output head, in its type."""
-        out = out.to(self.embed.weight.dtype)
-        return self.embed.logits(out) if self.lm_head is None else self.lm_head(out)
-
-
-@dataclass(frozen=True)
-class HeadFacts:
-    """All that a head's shapes and arithmetic depend on, with nothing left open."""
-
-    hidden: int  # H
-    target_hidden: int  # Ht
-    captured: int  # C, target layers that fc reads
-    intermediate: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab: int  # V
-    draft_vocab: int  # Vd
-    eps: float
-    rope: RopeFacts  # its max_position_embeddings is the length the head was made for
-    fc_bias: bool = False
-    qkv_bias: bool = False
-    o_bias: bool = False
-    mlp_bias: bool = False
-    own_embedding: bool = False
-    own_lm_head: bool = True
-    mapped: bool = False  # there is a d2t that is not the identity
-
-    @classmethod
-    def from_architecture(
-        cls, inline: Architecture, target: Lender, captured: int, own_embedding: bool = False
-    ) -> "HeadFacts":
-        """From the facts that a configuration carries, for a head over C captured layers of `target`."""
-        scaling = RopeFacts.of(inline.rope_theta, inline.max_position_embeddings, inline.rope_scaling)
-        draft_vocab = inline.draft_vocab_size or target.vocab
-        facts = cls(
-            hidden=inline.hidden_size,
-            target_hidden=target.hidden,
-            captured=captured,
-            intermediate=inline.intermediate_size,
-            layers=inline.num_hidden_layers,
-            heads=inline.num_attention_heads,
-            kv_heads=inline.num_key_value_heads or inline.num_attention_heads,
-            head_dim=inline.head_dim or inline.hidden_size // inline.num_attention_heads,
-            vocab=target.vocab,
-            draft_vocab=draft_vocab,
-            eps=inline.rms_norm_eps,
-            rope=scaling,
-            qkv_bias=inline.attention_bias,
-            o_bias=inline.attention_bias,
-            mlp_bias=inline.mlp_bias,
-            own_embedding=own_embedding or inline.hidden_size != target.hidden,
-            mapped=draft_vocab < target.vocab,
-        )
-        if lines := facts.differences(inline):
-            raise WeightError("draft.architecture does not fit the target:\n" + "\n".join(lines))
-        return facts
-
-    def differences(self, inline: Architecture) -> list[str]:
-        """One line for every fact in which a configuration's inline copy disagrees: its key, ours, its."""
-        pairs = {
-            "hidden_size": (self.hidden, inline.hidden_size),
-            "target_hidden_size": (self.target_hidden, inline.target_hidden_size or inline.hidden_size),
-            "intermediate_size": (self.intermediate, inline.intermediate_size),
-            "num_hidden_layers": (self.layers, inline.num_hidden_layers),
-            "num_attention_heads": (self.heads, inline.num_attention_heads),
-            "num_key_value_heads": (self.kv_heads, inline.num_key_value_heads or inline.num_attention_heads),
-            "head_dim": (
-                self.head_dim,
-                inline.head_dim or inline.hidden_size // inline.num_attention_heads,
-            ),
-            "vocab_size": (self.vocab, inline.vocab_size),
-            "draft_vocab_size": (self.draft_vocab, inline.draft_vocab_size or inline.vocab_size),
-            "rms_norm_eps": (self.eps, inline.rms_norm_eps),
-            "attention_bias": (self.qkv_bias, inline.attention_bias),
-            "mlp_bias": (self.mlp_bias, inline.mlp_bias),
-            "rope_theta, rope_scaling": (
-                self.rope,
-                RopeFacts.of(inline.rope_theta, inline.max_position_embeddings, inline.rope_scaling),
-            ),
-        }
-        return [
-            f"  {key}: {ours} here, {its} in the configuration" for key, (ours, its) in pairs.items() if ours != its
-        ]
-
-
 class DraftLayer(nn.Module):
-    """A decoder layer; the first of a head reads [norm(embedding), norm(feature)] side by side, 2H wide.
+    """A decoder layer that reads [norm(embedding), norm(feature)] side by side, 2H wide, or an ordinary one.
 
     The residual is the feature: the embedding never enters it.
     """
 
-    def __init__(self, facts: HeadFacts, *, first: bool, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, facts: HeadFacts, *, pairs: bool, first: bool, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
         hidden = facts.hidden
-        self.embed_norm = RMSNorm(hidden, facts.eps, dtype=dtype, device=device) if first else None
+        self.norm_before_residual = facts.norm_before_residual and first
+        self.normed_twice = facts.normed_twice and first
+        self.embed_norm = RMSNorm(hidden, facts.eps, dtype=dtype, device=device) if pairs else None
         self.attn_norm = RMSNorm(hidden, facts.eps, dtype=dtype, device=device)
         self.attn = Attention(
-            2 * hidden if first else hidden,
+            2 * hidden if pairs else hidden,
             hidden,
             facts.heads,
             facts.kv_heads,
             facts.head_dim,
             qkv_bias=facts.qkv_bias,
             o_bias=facts.o_bias,
+            qk_norm=facts.eps if facts.qk_norm else None,
             dtype=dtype,
             device=device,
         )
@@ -176,19 +82,30 @@ class DraftLayer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """ids [T], embed [V, H], hidden, residual [T, H] -> hidden and residual, whose sum is this layer's output.
 
-        Only the first layer reads ids and embed; it has no residual yet.
+        Only a layer that pairs reads ids and embed; the head's first layer has no residual yet.
         """
         if self.embed_norm is None:
             normed, residual = self.attn_norm(hidden, residual)
         else:
-            assert residual is None
-            normed, residual = self._pair(ids, embed, hidden), hidden
+            residual = hidden if residual is None else hidden + residual
+            normed = self._pair(ids, embed, residual)
+        if self.norm_before_residual:
+            residual = normed[:, -hidden.shape[1] :]
         hidden, residual = self.mlp_norm(self.attn(normed, rotation, core), residual)
         return self.mlp(hidden), residual
 
-    def _pair(self, ids: Tensor, embed: Tensor, hidden: Tensor) -> Tensor:
+    def _pair(self, ids: Tensor, embed: Tensor, feature: Tensor) -> Tensor:
         assert self.embed_norm is not None
-        return pair_norm(ids, embed, hidden, self.embed_norm.weight, self.attn_norm.weight, self.attn_norm.eps)
+        if self.normed_twice:
+            feature = self.embed_norm(feature)[0]
+        return pair_norm(ids, embed, feature, self.embed_norm.weight, self.attn_norm.weight, self.attn_norm.eps)
+
+
+class _On(TypedDict):
+    """Where a module is made, and in which type."""
+
+    dtype: torch.dtype
+    device: torch.device
 
 
 class EagleHead(nn.Module):
@@ -210,15 +127,22 @@ class EagleHead(nn.Module):
         super().__init__()
         assert facts.own_embedding or facts.hidden == lender.hidden
         assert facts.own_lm_head or (facts.hidden == lender.hidden and facts.draft_vocab == lender.vocab)
+        assert facts.fc or facts.hidden == facts.captured * facts.target_hidden
         self.facts, self.dtype = facts, dtype
         self.lender = lender
         H = facts.hidden
+        on: _On = {"dtype": dtype, "device": device}
         width = facts.captured * facts.target_hidden
-        self.fc = Linear(width, H, bias=facts.fc_bias, dtype=dtype, device=device)
-        self.layers = nn.ModuleList(
-            DraftLayer(facts, first=i == 0, dtype=dtype, device=device) for i in range(facts.layers)
+        self.input_norm = RMSNorm(width, facts.eps, **on) if facts.norm_before_fc else None
+        self.fc_norm = nn.ModuleList(
+            RMSNorm(facts.target_hidden, facts.eps, **on) for _ in range(facts.captured * facts.fc_norm)
         )
-        self.norm = RMSNorm(H, facts.eps, dtype=dtype, device=device)
+        self.fc = Linear(width, H, bias=facts.fc_bias, **on) if facts.fc else nn.Identity()
+        self.eh_norm = RMSNorm(H, facts.eps, **on) if facts.eh_proj else None
+        self.eh_proj = Linear(2 * H, H, bias=facts.eh_proj_bias, **on) if facts.eh_proj else None
+        pairs = [not facts.eh_proj and (i == 0 or facts.all_layers_pair) for i in range(facts.layers)]
+        self.layers = nn.ModuleList(DraftLayer(facts, pairs=p, first=i == 0, **on) for i, p in enumerate(pairs))
+        self.norm = RMSNorm(H, facts.eps, **on)
         self.lm_head = Linear(H, facts.draft_vocab, dtype=dtype, device=device) if facts.own_lm_head else None
         self.embed = Embedding(facts.vocab, H, dtype=dtype, device=device) if facts.own_embedding else None
         d2t = torch.zeros(facts.draft_vocab, dtype=torch.int64, device=device) if facts.mapped else None
@@ -254,7 +178,13 @@ class EagleHead(nn.Module):
 
     def fuse(self, captured: Tensor) -> Tensor:
         """captured [R, C·Ht] of any type -> features [R, H]."""
-        out: Tensor = self.fc(captured.to(self.dtype))
+        captured = captured.to(self.dtype)
+        if self.input_norm is not None:
+            captured = self.input_norm(captured)[0]
+        if self.fc_norm:
+            parts = torch.split(captured, self.facts.target_hidden, dim=1)
+            captured = torch.cat([norm(part)[0] for norm, part in zip(self.fc_norm, parts, strict=True)], dim=1)
+        out: Tensor = self.fc(captured)
         return out
 
     def forward(
@@ -263,11 +193,20 @@ class EagleHead(nn.Module):
         """Target ids [T], features [T, H], positions [T] -> (normed outputs, feedback) [T, H]."""
         embed = (self.lender.embed if self.embed is None else self.embed).weight
         rotation = self.rope(positions)
-        hidden, residual = features, None
+        hidden, residual = self._project(ids, embed, features), None
         for i, layer in enumerate(self.layers):
             hidden, residual = layer(ids, embed, hidden, residual, rotation, cores(i))
         out, feedback = self.norm(hidden, residual)
-        return out, feedback
+        return out, out if self.facts.norm_output else feedback
+
+    def _project(self, ids: Tensor, embed: Tensor, features: Tensor) -> Tensor:
+        """What the first layer reads [T, H]: the features, or a projection of [norm(embedding), feature]."""
+        if self.eh_proj is None:
+            return features
+        assert self.eh_norm is not None
+        embedded = self.eh_norm(gather(embed, ids).to(features.dtype))[0]
+        out: Tensor = self.eh_proj(torch.cat([embedded, features], dim=1))
+        return out
 
     def logits(self, out: Tensor) -> Tensor:
         """Normed outputs [R, H] -> [R, Vd]."""

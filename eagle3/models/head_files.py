@@ -4,44 +4,34 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from eagle3.config.schema import Embedding
+from eagle3.config.schema import DraftConfig, Embedding
 from eagle3.errors import ConfigError, Problem, WeightError
-from eagle3.models.eagle import HeadFacts, Lender
-from eagle3.models.head_config import check_fields, read_head_config
+from eagle3.models.head_config import read_head_config
+from eagle3.models.head_facts import HeadFacts
+from eagle3.models.head_fields import check_fields, flat_fields
+from eagle3.models.head_names import public_names
+from eagle3.models.head_variants import variants
 from eagle3.models.shards import Found, open_shard, shards
 from eagle3.models.vocab_map import check_d2t
 from eagle3.nn.rope import RopeFacts
 
-_PREFIX = re.compile(r"(model|module|draft_model|eagle_module)\.")
-_DROPPED = re.compile(r"(verifier_norm|verifier_lm_head|target_model)\.")  # left over from training
 _QK = ("self_attn.q_proj", "self_attn.k_proj")
-_ALIASES = {  # raw trainer states
-    "eagle_lm_head.": "lm_head.",
-    "input_embeds_norm.": "layers.0.input_layernorm.",
-    "hidden_norm.": "layers.0.hidden_norm.",
-    "draft_id_to_target_id": "d2t",
-}
 
 
-def public_name(stored: str) -> str | None:
-    """The name in a file -> the public one, layers as layers.{i}; None for what a trainer left behind."""
-    name = stored
-    while match := _PREFIX.match(name):
-        if _DROPPED.match(name):
-            return None
-        name = name[match.end() :]
-    if _DROPPED.match(name):
-        return None
-    for alias, known in _ALIASES.items():
-        if name.startswith(alias):
-            return known + name[len(alias) :]
-    name = re.sub(r"^midlayer\.(?=\d+\.)", "layers.", name)
-    name = re.sub(r"^midlayer\.", "layers.0.", name)
-    return re.sub(r"^(layers\.[1-9]\d*\.)input_layernorm\.", r"\1hidden_norm.", name)
+class Widths(Protocol):
+    """What a head's shapes are held against: a target."""
+
+    @property
+    def hidden(self) -> int:
+        """Ht."""
+
+    @property
+    def vocab(self) -> int:
+        """V."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +40,14 @@ class HeadFiles:
 
     folder: Path
     config: Mapping[str, Any]
+    fields: Mapping[str, Any]  # those of config.json on one level
     tensors: Mapping[str, Found]
     dropped: tuple[str, ...]  # tensors that a trainer left behind
+
+    def unused(self, facts: HeadFacts) -> frozenset[str]:
+        """Tensors that may be there and that such a head does without."""
+        spare = {"t2d": True, "d2t": not facts.mapped, "embed_tokens.weight": not facts.own_embedding}
+        return frozenset(name for name, unused in spare.items() if unused)
 
     def read(self, name: str) -> Tensor:
         """A tensor by its public name."""
@@ -66,68 +62,75 @@ class HeadFiles:
 
 
 def read_head(folder: Path) -> HeadFiles:
-    """Look into a head's folder; WeightError for what cannot be read."""
+    """Look into a head's folder; WeightError for what cannot be read, UnsupportedError for another kind of head."""
     config = read_head_config(folder)
-    tensors: dict[str, Found] = {}
-    dropped = []
+    fields = flat_fields(config, folder / "config.json")
+    seen: list[Found] = []
     for file in shards(folder):
         with open_shard(file) as shard:
-            for stored, (shape, dtype) in shard.tensors.items():
-                name = public_name(stored)
-                if name is None:
-                    dropped.append(stored)
-                    continue
-                if name in tensors:
-                    raise WeightError(f"{folder}: {tensors[name].stored} and {stored} are both {name}")
-                tensors[name] = Found(file, stored, shape, dtype)
-    return HeadFiles(folder, config, tensors, tuple(dropped))
+            seen += [Found(file, stored, shape, dtype) for stored, (shape, dtype) in shard.tensors.items()]
+    names = public_names(found.stored for found in seen)
+    tensors: dict[str, Found] = {}
+    for found in seen:
+        name = names[found.stored]
+        if name is None:
+            continue
+        if name in tensors:
+            raise WeightError(f"{folder}: {tensors[name].stored} and {found.stored} are both {name}")
+        tensors[name] = found
+    return HeadFiles(folder, config, fields, tensors, tuple(n for n, public in names.items() if public is None))
 
 
-def head_facts(files: HeadFiles, target: Lender, embedding: Embedding) -> tuple[HeadFacts, list[str]]:
+def head_facts(files: HeadFiles, target: Widths, cfg: DraftConfig) -> tuple[HeadFacts, list[str]]:
     """Facts from the tensors, and warnings; WeightError or UnsupportedError for a head that we cannot run."""
-    warnings = check_fields(files.config, files.folder / "config.json")
-    facts = _Reader(files, target).facts(embedding)
-    config, layers = files.config, facts.layers
-    if config.get("num_hidden_layers", layers) != layers:
-        warnings.append(
-            f"num_hidden_layers is {config['num_hidden_layers']} in config.json, the tensors make {layers}; tensors win"
-        )
-    if config.get("head_dim") not in (None, facts.head_dim):
-        warnings.append(
-            f"head_dim is {config['head_dim']} in config.json, the tensors make {facts.head_dim}; tensors win"
-        )
-    if config.get("tie_word_embeddings"):
+    warnings = check_fields(files.fields, files.folder / "config.json")
+    facts = _Reader(files, target, cfg).facts()
+    fields, told = (
+        files.fields,
+        {
+            "num_hidden_layers": facts.layers,
+            "head_dim": facts.head_dim,
+            "attention_bias": facts.qkv_bias,
+            "mlp_bias": facts.mlp_bias,
+            "bias": facts.fc_bias,
+            "eh_proj_bias": facts.eh_proj_bias,
+            "use_qk_norm": facts.qk_norm,
+        },
+    )
+    if facts.layers > 1 and not facts.eh_proj:
+        told["next_layer_regular"] = not facts.all_layers_pair
+    for key, ours in told.items():
+        if fields.get(key, ours) != ours:
+            warnings.append(f"{key} is {fields[key]} in config.json, the tensors say {ours}; tensors win")
+    if fields.get("tie_word_embeddings"):
         why = f"it guesses {facts.draft_vocab} of {facts.vocab} tokens"
         warnings.append(
             "tie_word_embeddings is ignored: "
             + (why if facts.draft_vocab < facts.vocab else "an output head is shipped or borrowed")
         )
-    for key, has in (
-        ("attention_bias", facts.qkv_bias),
-        ("mlp_bias", facts.mlp_bias),
-        ("bias", facts.fc_bias),
-    ):
-        if config.get(key) is not None and bool(config[key]) != has:
-            warnings.append(f"{key} is {config[key]} in config.json, the tensors say {has}; tensors win")
     return facts, warnings
 
 
 class _Reader:
     """Derives facts one after the other, each checked as it is found."""
 
-    def __init__(self, files: HeadFiles, target: Lender) -> None:
-        self.files, self.target = files, target
-        self.config, self.tensors = files.config, files.tensors
+    def __init__(self, files: HeadFiles, target: Widths, cfg: DraftConfig) -> None:
+        self.files, self.target, self.cfg = files, target, cfg
+        self.config, self.tensors = files.fields, files.tensors
+        file = files.folder / "config.json"
+        self.variants = variants(files.config, files.fields, files.tensors, cfg, file)
 
-    def facts(self, embedding: Embedding) -> HeadFacts:
-        needed = ["fc.weight", *(f"layers.0.{name}.weight" for name in (*_QK, "mlp.gate_proj"))]
+    def facts(self) -> HeadFacts:
+        fc = self.variants["fc"]
+        needed = ["fc.weight"] * fc + [f"layers.0.{name}.weight" for name in (*_QK, "mlp.gate_proj")]
         if missing := [name for name in needed if name not in self.tensors]:
             raise WeightError(f"{self.files.folder} is no EAGLE-3 head, it lacks {', '.join(missing)}")
         if flat := [name for name in needed if len(self.tensors[name].shape) != 2]:
             raise WeightError(f"{self.files.where(flat[0])} must be a matrix")
-        hidden, width = self._shape("fc.weight")
-        self._agree("hidden_size", hidden, "fc.weight")
-        captured = self._captured(width)
+        one = "fc.weight" if fc else "layers.0.self_attn.o_proj.weight"
+        hidden, width = self._shape(one)
+        self._agree("hidden_size", hidden, one)
+        captured = self._captured(width if fc else hidden)
         heads, kv_heads, head_dim = self._heads(hidden)
         intermediate = self._shape("layers.0.mlp.gate_proj.weight")[0]
         self._agree("intermediate_size", intermediate, "layers.0.mlp.gate_proj.weight")
@@ -152,9 +155,12 @@ class _Reader:
             qkv_bias="layers.0.self_attn.q_proj.bias" in self.tensors,
             o_bias="layers.0.self_attn.o_proj.bias" in self.tensors,
             mlp_bias="layers.0.mlp.gate_proj.bias" in self.tensors,
-            own_embedding=self._own_embedding(hidden, embedding),
+            own_embedding=self._own_embedding(hidden, self.cfg.embedding),
             own_lm_head="lm_head.weight" in self.tensors,
             mapped=self._mapped(draft_vocab),
+            eh_proj_bias="eh_proj.bias" in self.tensors,
+            all_layers_pair=self._all_layers_pair(hidden),
+            **self.variants,
         )
 
     def _shape(self, name: str) -> tuple[int, int]:
@@ -180,6 +186,11 @@ class _Reader:
         key, own = "target_hidden_size", self.target.hidden
         if (value := self._integer(key, own)) != own:
             raise self._error(key, value, f"but the target's hidden size is {own}")
+        if not self.variants["fc"] and width != own:
+            raise WeightError(
+                f"{self.files.folder} reads the final norm's output, and has no fc: its hidden size {width} must be"
+                f" the target's {own}"
+            )
         if width % own or not width:
             raise WeightError(f"{self.files.where('fc.weight')} must read a multiple of the target's hidden size {own}")
         return width // own
@@ -188,7 +199,10 @@ class _Reader:
         """Heads, kv heads and head_dim."""
         q, k = (f"layers.0.{name}.weight" for name in _QK)
         for name in (q, k):
-            if (columns := self._shape(name)[1]) != 2 * hidden:
+            columns = self._shape(name)[1]
+            if self.variants["eh_proj"] and columns != hidden:
+                raise WeightError(f"{self.files.where(name)} must read {hidden}, what eh_proj makes")
+            if not self.variants["eh_proj"] and columns != 2 * hidden:
                 hint = "; an ordinary layer has that" if columns == hidden else ""
                 raise WeightError(f"{self.files.where(name)} must read 2 · {hidden}, embedding and feature{hint}")
         heads = self._integer("num_attention_heads")
@@ -212,6 +226,11 @@ class _Reader:
         if absent := sorted(set(range(len(numbers))) - numbers):
             raise WeightError(f"{self.files.folder} has layers {sorted(numbers)} but no layer {absent[0]}")
         return len(numbers)
+
+    def _all_layers_pair(self, hidden: int) -> bool:
+        """Whether the second layer reads 2 · H, as the first does; what does not fit it is found by its shape."""
+        second = self.tensors.get("layers.1.self_attn.q_proj.weight")
+        return second is not None and second.shape[1:] == (2 * hidden,) and not self.variants["eh_proj"]
 
     def _draft_vocab(self, hidden: int) -> int:
         vocab, key, name = self.target.vocab, "draft_vocab_size", "lm_head.weight"

@@ -1,7 +1,7 @@
 """From a folder to a head that can run, and the report of where each of its tensors came from."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -10,12 +10,13 @@ from eagle3.config.schema import Architecture, DraftConfig, LayerIds
 from eagle3.errors import UnsupportedError, WeightError
 from eagle3.models.eagle import EagleHead, HeadFacts, Lender, head_names
 from eagle3.models.head_config import CaptureChoice, capture_layers
-from eagle3.models.head_files import HeadFiles, head_facts, public_name, read_head
+from eagle3.models.head_files import HeadFiles, head_facts, read_head
 from eagle3.models.vocab_map import describe_d2t, spread_d2t
 from eagle3.models.weights import dummy_weights, load_weights
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _EMBED = "embed_tokens.weight"
+_TYPED = "layers.0.mlp.gate_proj.weight"  # the tensor whose type is the head's
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,13 @@ def load_head(
     `cfg` or the user's layers do not fit it.
     """
     files = read_head(folder)
-    facts, warnings = head_facts(files, target, cfg.embedding)
+    facts, warnings = head_facts(files, target, cfg)
     if cfg.architecture is not None and (lines := facts.differences(cfg.architecture)):
         raise WeightError(f"{folder} is not what draft.architecture says:\n" + "\n".join(lines))
     choice = capture_layers(user_layers, files.config, cfg.layer_ids_convention, target.layers, facts.captured)
-    stored = files.tensors["fc.weight"].dtype
+    stored = files.tensors[_TYPED].dtype
     if stored not in _DTYPES:
-        raise UnsupportedError(f"{files.where('fc.weight')} is {stored}, which is not supported")
+        raise UnsupportedError(f"{files.where(_TYPED)} is {stored}, which is not supported")
     head = EagleHead(
         facts,
         target,
@@ -84,11 +85,13 @@ def load_head(
 def _fill(head: EagleHead, files: HeadFiles, progress: Callable[[int, int], None] | None) -> list[tuple[str, str, str]]:
     """Reads the weights; returns the origin of every tensor in the files."""
     facts = head.facts
-    unused = {"t2d"} | (set() if facts.mapped else {"d2t"}) | (set() if facts.own_embedding else {_EMBED})
+    unused = files.unused(facts)
     official = facts.layers == 1 and any("midlayer." in found.stored for found in files.tensors.values())
 
+    stored = {found.stored: name for name, found in files.tensors.items()}
+
     def rename(name: str) -> str | None:
-        public = public_name(name)
+        public = stored.get(name)
         if public is None or public in unused:
             return None
         return public.replace("layers.0.", "midlayer.") if official else public
@@ -149,11 +152,13 @@ def dummy_head(
     device: torch.device,
     dtype: torch.dtype,
     own_embedding: bool = False,
+    normed_twice: bool = False,
     seed: int = 0,
 ) -> tuple[EagleHead, HeadReport]:
     """A head of random weights and the right shapes (`load_format: dummy`)."""
     choice = capture_layers(user_layers, {}, LayerIds.auto, target.layers)
     facts = HeadFacts.from_architecture(architecture, target, len(choice.outputs), own_embedding)
+    facts = replace(facts, normed_twice=normed_twice)
     head = EagleHead(facts, target, max_positions=max_positions, max_seq_len=max_seq_len, dtype=dtype, device=device)
     dummy_weights(head, seed)
     if head.d2t is not None:

@@ -15,7 +15,7 @@ from eagle3.nn.linear import Linear
 from eagle3.nn.norm import RMSNorm
 
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-_KNOWN_LEFTOVER = re.compile(r"(.*\.)?rotary_emb\.inv_freq")  # a table that older checkpoints ship; we make our own
+KNOWN_LEFTOVER = re.compile(r"(.*\.)?rotary_emb\.inv_freq")  # a table that older checkpoints ship; we make our own
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ def plan(model: nn.Module, names: Names) -> dict[str, Part]:
     parts: dict[str, Part] = {}
     for parameter, value in model.state_dict().items():
         module, _, leaf = parameter.rpartition(".")
-        layer = re.search(r"(?<=\.)\d+(?=\.)", module)
-        key = re.sub(r"(?<=\.)\d+(?=\.)", "{i}", module, count=1)
+        layer = re.search(r"(?<=\.)\d+(?=\.|$)", module)
+        key = re.sub(r"(?<=\.)\d+(?=\.|$)", "{i}", module, count=1)
         owner = model.get_submodule(module)
         rows = owner.outs if isinstance(owner, Linear) else (len(value),)
         if module:
@@ -70,8 +70,11 @@ def _survey(files: Iterable[Path], rename: Callable[[str], str | None]) -> dict[
     return found
 
 
-def _check(folder: Path, parts: Mapping[str, Part], found: Mapping[str, Found], extra: Iterable[str]) -> None:
-    """Raise one WeightError with all that is missing, left over or of another shape or kind."""
+def check_parts(folder: Path, parts: Mapping[str, Part], found: Mapping[str, Found], extra: Iterable[str]) -> None:
+    """Hold what was `found` against a plan, by its names; `extra` is left over.
+
+    Raises one WeightError with all that is missing, left over or of another shape or kind.
+    """
     problems = [f"missing: {name} (for {parts[name].parameter})" for name in parts if name not in found]
     problems += [f"left over: {name} {list(found[name].shape)}" for name in extra]
     for name in (n for n in parts if n in found):
@@ -117,22 +120,26 @@ def load_weights(
             found[original] = found.pop(copy)
             del copies[copy]
     spare = [name for name in found if name not in parts and name not in copies]
-    ignored = [name for name in spare if _KNOWN_LEFTOVER.fullmatch(name)]
-    _check(folder, parts, found, [name for name in spare if name not in ignored])
+    ignored = [name for name in spare if KNOWN_LEFTOVER.fullmatch(name)]
+    check_parts(folder, parts, found, [name for name in spare if name not in ignored])
     _check_tied(found, copies)
 
     done, total = 0, sum(part.into.nbytes for part in parts.values())
-    loaded = []
+    loaded, broken = [], []
     for file in sorted({found[name].file for name in parts}):
         with open_shard(file) as shard:
             for name, part in parts.items():
                 if found[name].file != file:
                     continue
                 part.into.copy_(shard.read(found[name].stored))
+                if not bool(part.into.isfinite().all()):
+                    broken.append(f"{file.name}: {found[name].stored} holds NaN or infinity as {part.into.dtype}")
                 loaded.append((part.parameter, f"{file.name}: {found[name].stored}"))
                 done += part.into.nbytes
                 if progress is not None:
                     progress(done, total)
+    if broken:
+        raise WeightError(f"{folder} holds what is no number:\n" + "\n".join(f"  {line}" for line in broken))
     return LoadReport(tuple(loaded), (*ignored, *copies))
 
 

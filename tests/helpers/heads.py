@@ -1,6 +1,7 @@
 """Tiny random EAGLE-3 heads as public files, and targets that lend to them."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from eagle3.config.schema import DraftConfig
+from eagle3.kv.meta import PromptMeta
+from eagle3.kv.pool import KVPool
+from eagle3.models.draft import DraftModel
 from eagle3.models.eagle import EagleHead, Lender
 from eagle3.models.heads import HeadReport, load_head
+from eagle3.nn.attention import Core, PagedCore
 from eagle3.nn.embedding import Embedding
 from eagle3.nn.linear import Linear
+from oracles.plain_head import Plain
 
 V, Vd, HT, L = 40, 24, 16, 8  # target vocabulary, draft vocabulary, target width, target layers
 CPU = torch.device("cpu")
@@ -49,6 +55,13 @@ def head_tensors(
     layers: int = 1,
     fc_bias: bool = False,
     own_embedding: bool = False,
+    fc: bool = True,
+    norm_before_fc: bool = False,
+    fc_norm: bool = False,
+    eh_proj: bool = False,
+    eh_bias: bool = False,
+    all_pair: bool = False,
+    qk_norm: bool = False,
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
 ) -> dict[str, Tensor]:
@@ -58,13 +71,14 @@ def head_tensors(
     def draw(*shape: int) -> Tensor:
         return (torch.randn(shape, generator=make, dtype=torch.float64) * 0.4).to(dtype)
 
-    tensors = {"fc.weight": draw(hidden, captured * HT)}
+    tensors = {"fc.weight": draw(hidden, captured * HT)} if fc else {}
     if fc_bias:
         tensors["fc.bias"] = draw(hidden)
     for i in range(layers):
         at = "midlayer" if layers == 1 else f"layers.{i}"
-        width = hidden if i else 2 * hidden
-        if i == 0:
+        pairs = not eh_proj and (i == 0 or all_pair)
+        width = 2 * hidden if pairs else hidden
+        if pairs:
             tensors[f"{at}.input_layernorm.weight"] = 1 + draw(hidden)
         tensors |= {
             f"{at}.hidden_norm.weight": 1 + draw(hidden),
@@ -80,6 +94,17 @@ def head_tensors(
     tensors |= {"norm.weight": 1 + draw(hidden), "lm_head.weight": draw(draft_vocab, hidden)}
     if own_embedding:
         tensors["embed_tokens.weight"] = draw(V, hidden)
+    if norm_before_fc:
+        tensors["input_norm.weight"] = 1 + draw(captured * HT)
+    if fc_norm:
+        tensors |= {f"fc_norm.{i}.weight": 1 + draw(HT) for i in range(captured)}
+    if eh_proj:
+        tensors |= {"enorm.weight": 1 + draw(hidden), "eh_proj.weight": draw(hidden, 2 * hidden)}
+    if eh_bias:
+        tensors["eh_proj.bias"] = draw(hidden)
+    if qk_norm:
+        at = ["midlayer"] if layers == 1 else [f"layers.{i}" for i in range(layers)]
+        tensors |= {f"{a}.self_attn.{part}_norm.weight": 1 + draw(head_dim) for a in at for part in "qk"}
     if draft_vocab < V:
         tensors["d2t"], tensors["t2d"] = unsorted_map()
     return tensors
@@ -142,3 +167,53 @@ def load(
         max_seq_len=32,
         device=CPU,
     )
+
+
+class Runner:
+    """Our head over one sequence on a pool of small pages, rows fed as they come."""
+
+    def __init__(self, head: EagleHead) -> None:
+        self.head: DraftModel = head
+        self.pool = KVPool([(head.kv_layout, head.dtype)], pages=9, page=4, device=CPU)
+        self.table = torch.tensor([[5, 2, 8, 1, 7, 3, 4, 6]], dtype=torch.int32)
+        self.length = 0
+
+    def __call__(self, ids: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Like `oracles.plain_head.Plain`, over the rows that are new: ids [T], features [T, H] -> logits, feedback."""
+        at = self.length + torch.arange(len(ids))
+        self.length += len(ids)
+        meta = PromptMeta(
+            write_at=self.table[0, at // 4].long() * 4 + at % 4,
+            cu_q=torch.tensor([0, len(ids)], dtype=torch.int32),
+            kv_lens=torch.tensor([self.length], dtype=torch.int32),
+            table=self.table,
+            max_q=len(ids),
+        )
+        cores: Callable[[int], Core] = lambda i: PagedCore(self.pool.layer(i), meta, self.head.scale)  # noqa: E731
+        out, feedback = self.head.forward(ids, features, at, cores)
+        return self.head.logits(out), feedback
+
+
+def assert_follows(head: EagleHead, plain: Plain) -> None:
+    """Logits and feedback of a prompt in two chunks, then of three steps on the head's own feedback."""
+    make = torch.Generator().manual_seed(1)
+    captured = torch.randn(6, head.facts.captured * HT, generator=make, dtype=torch.float64)
+    ids = torch.randint(V, (6,), generator=make)
+    run = Runner(head)
+
+    features = plain.fuse(captured)
+    torch.testing.assert_close(head.fuse(captured), features, rtol=0, atol=1e-12)
+    got, fed = run(ids[:4], features[:4])  # in two chunks
+    more, fed_more = run(ids[4:], features[4:])
+    got, fed = torch.cat([got, more]), torch.cat([fed, fed_more])
+    want, want_fed = plain(ids, features)
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
+    torch.testing.assert_close(fed, want_fed, rtol=0, atol=1e-10)
+
+    for _ in range(3):  # the feedback of the last row, as it is, is the next row's feature
+        token = head.to_target(got[-1:].argmax(1))
+        ids, features = torch.cat([ids, token]), torch.cat([features, want_fed[-1:]])
+        got, fed = run(token, fed[-1:])
+        want, want_fed = plain(ids, features)
+        torch.testing.assert_close(got, want[-1:], rtol=0, atol=1e-10)
+        torch.testing.assert_close(fed, want_fed[-1:], rtol=0, atol=1e-10)

@@ -150,6 +150,14 @@ def test_inline_facts_equal_those_of_a_config_json(tmp_path: Path) -> None:
     assert (ours.head_dim, ours.kv_heads, ours.rope.scaling) == (8, 2, ROPE)
 
 
+def test_flags_of_transformers_own_forward_change_nothing() -> None:
+    plain = LlamaConfig(architectures=["LlamaForCausalLM"])
+    flagged = LlamaConfig(
+        architectures=["LlamaForCausalLM"], output_hidden_states=True, output_attentions=True, use_cache=False
+    )
+    assert ModelFacts.from_hf(flagged) == ModelFacts.from_hf(plain)
+
+
 def test_differences_are_told_by_config_key() -> None:
     ours = ModelFacts.from_architecture(inline())
     theirs = ModelFacts.from_architecture(inline(num_hidden_layers=3, num_key_value_heads=None))

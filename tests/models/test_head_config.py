@@ -10,14 +10,6 @@ from eagle3.models.head_config import capture_layers
 from helpers.heads import head_config, load, write_head
 
 OTHER_MATHS: dict[str, dict[str, object]] = {
-    "norm_before_fc": {"norm_before_fc": True},
-    "fc_norm": {"fc_norm": True},
-    "norm_output": {"norm_output": True},
-    "return_hidden_post_norm": {"eagle_config": {"return_hidden_post_norm": True}},
-    "norm_before_residual": {"norm_before_residual": True},
-    "use_aux_hidden_state": {"eagle_config": {"use_aux_hidden_state": False}},
-    "eh_proj_before_attn": {"eagle_config": {"eh_proj_before_attn": True}},
-    "next_layer_regular": {"eagle_config": {"next_layer_regular": False}},
     "use_last_layernorm": {"eagle_config": {"use_last_layernorm": False}},
     "parallel_draft_step": {"eagle_config": {"parallel_draft_step": 3}},
     "kv_lora_rank": {"kv_lora_rank": 512},
@@ -26,7 +18,9 @@ OTHER_MATHS: dict[str, dict[str, object]] = {
     "use_sliding_window": {"use_sliding_window": True},
     "layer_types": {"layer_types": ["sliding_attention"]},
     "quantization_config": {"quantization_config": {"quant_method": "fp8"}},
-    "speculators_model_type": {"speculators_model_type": "eagle3"},
+    "speculators_model_type": {"speculators_model_type": "peagle", "norm_before_residual": False},
+    "algorithm": {"speculators_config": {"algorithm": "dflash"}, "norm_before_residual": False},
+    "transformer_layer_config of gpt": {"transformer_layer_config": {"model_type": "gpt"}},
     "norm_everything": {"norm_everything": True},
     "rope_flavour": {"eagle_config": {"rope_flavour": "mint"}},
     "logits_scaling": {"logits_scaling": 8.0},

@@ -46,7 +46,7 @@ BROKEN: dict[str, tuple[Tensors, dict[str, object], str]] = {
     "query-norm": (
         swap(**{"midlayer.self_attn.q_norm.weight": torch.ones(4)}),
         {},
-        r"left over: midlayer\.self_attn\.q_norm\.weight",
+        r"missing: midlayer\.self_attn\.k_norm\.weight",
     ),
     "twice": (
         swap(**{"model.fc.weight": torch.ones(HT, 3 * HT)}),

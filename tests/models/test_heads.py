@@ -85,9 +85,9 @@ def test_dialects_of_names(tmp_path: Path, tensors: Tensors) -> None:
     [
         (
             {"num_hidden_layers": 40},
-            "num_hidden_layers is 40 in config.json, the tensors make 1; tensors win",
+            "num_hidden_layers is 40 in config.json, the tensors say 1; tensors win",
         ),
-        ({"head_dim": 80}, "head_dim is 80 in config.json, the tensors make 4; tensors win"),
+        ({"head_dim": 80}, "head_dim is 80 in config.json, the tensors say 4; tensors win"),
         ({"tie_word_embeddings": True}, "tie_word_embeddings is ignored: it guesses 24 of 40 tokens"),
         ({"bias": True}, "bias is True in config.json, the tensors say False; tensors win"),
         (

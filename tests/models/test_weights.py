@@ -104,6 +104,20 @@ def test_values_are_cast_to_the_models_type(llama: LlamaForCausalLM, tmp_path: P
     assert_same(decoder_of(tmp_path, dtype=torch.bfloat16), llama)
 
 
+@pytest.mark.parametrize(("value", "dtype"), [(torch.nan, None), (-torch.inf, None), (1e6, torch.float16)])
+def test_what_is_no_number_is_told(
+    llama: LlamaForCausalLM, tmp_path: Path, value: float, dtype: torch.dtype | None
+) -> None:
+    llama.save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    for name in (K, UP):
+        state[name].view(-1)[5] = value
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(WeightError, match="holds what is no number") as error:
+        decoder_of(tmp_path, **({"dtype": dtype} if dtype else {}))
+    assert all(f"model.safetensors: {name} holds NaN or infinity" in str(error.value) for name in (K, UP))
+
+
 def test_rotary_tables_of_older_checkpoints_are_passed_over(llama: LlamaForCausalLM, tmp_path: Path) -> None:
     llama.save_pretrained(tmp_path)
     old = "model.layers.0.self_attn.rotary_emb.inv_freq"

@@ -1,0 +1,147 @@
+"""A head from one dialect to another: the same tensors, bit for bit, and the same facts in other words."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from eagle3.config.schema import DraftConfig, LayerIds
+from eagle3.errors import ConfigError, Problem, RunError, UnsupportedError, WeightError
+from eagle3.models.eagle import EagleHead, head_names
+from eagle3.models.head_config import LAYER_IDS, list_meaning, listed_layers, reads_final_norm
+from eagle3.models.head_dialects import DIALECTS, Dialect
+from eagle3.models.head_facts import HeadFacts, Lender
+from eagle3.models.head_files import HeadFiles, head_facts, read_head
+from eagle3.models.weights import KNOWN_LEFTOVER, check_parts, plan
+from eagle3.nn.embedding import Embedding
+
+_META = torch.device("meta")
+# Fields without a say in the maths that go along.
+_CARRIED = ("torch_dtype", "dtype", "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "use_cache")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target that a head may be of: what its list of layers is held against."""
+
+    hidden: int  # Ht
+    vocab: int  # V
+    layers: int  # L
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written."""
+
+    folder: Path
+    dialect: str
+    tensors: tuple[str, ...]
+    layers: tuple[int, ...] | None  # the list of captured layers as it was written; None: no list, the default
+    left_out: tuple[str, ...]  # tensors that are of no use, or that the dialect does without
+    warnings: tuple[str, ...]
+
+
+def convert_head(folder: Path, to: str, out: Path, cfg: DraftConfig, target: Target | None = None) -> Converted:
+    """Write the head in `folder` to `out`, an empty or new folder, in the dialect `to`.
+
+    `target` is held against a list of layers that does not tell its meaning, if the head's sizes are its.
+    Raises WeightError and UnsupportedError as `load_head` does, the latter too for what the dialect has no words
+    for; ConfigError where `out` is in use, or nothing tells what a list of layers means; RunError where the disk
+    refuses.
+    """
+    _check_free(out)
+    dialect, files = DIALECTS[to], read_head(folder)
+    widths = _widths(files)
+    facts, warnings = head_facts(files, widths, cfg)
+    wanted = _names(files, facts, widths)
+    if lacking := dialect.lacks(facts):
+        raise UnsupportedError(f"{to} has no words for {', '.join(lacking)} of {folder}{_others(facts)}")
+    if target is not None and (target.hidden, target.vocab) != (widths.hidden, widths.vocab):
+        target = None
+    ids, told = _ids(files, dialect, to, cfg.layer_ids_convention, target)
+    tensors = {dialect.stored(name, facts): files.read(name).clone().contiguous() for name in wanted}
+    if dialect.maps_back and "d2t" in tensors:
+        tensors["t2d"] = torch.zeros(facts.vocab, dtype=torch.bool)
+        tensors["t2d"][tensors["d2t"].long() + torch.arange(facts.draft_vocab)] = True
+    carried = {key: files.fields[key] for key in _CARRIED if key in files.fields}
+    try:
+        _write(out, tensors, dialect.config(facts, carried, ids, told))
+    except (OSError, SafetensorError) as fault:
+        raise RunError(f"{out} cannot be written: {fault}") from fault
+    assert head_facts(read_head(out), widths, DraftConfig())[0] == facts
+    left = [*files.dropped, *sorted(files.tensors.keys() - set(wanted) - ({"t2d"} & tensors.keys()))]
+    return Converted(out, to, tuple(sorted(tensors)), None if ids is None else tuple(ids), tuple(left), tuple(warnings))
+
+
+def _widths(files: HeadFiles) -> Target:
+    """The target's sizes as a head's own files have them."""
+    sizes = [files.fields.get("target_hidden_size", files.fields.get("hidden_size")), files.fields.get("vocab_size")]
+    for key, value in zip(("hidden_size", "vocab_size"), sizes, strict=True):
+        if type(value) is not int or value < 1:
+            raise WeightError(f"{files.folder / 'config.json'}: {key} is {value!r}, must be a positive integer")
+    return Target(sizes[0], sizes[1], 0)
+
+
+def _names(files: HeadFiles, facts: HeadFacts, widths: Target) -> list[str]:
+    """The tensors of the head, all there and of the right shapes. An all-zero d2t is kept too."""
+    embed = Embedding(widths.vocab, widths.hidden, dtype=torch.float32, device=_META)
+    lender = Lender(widths.hidden, widths.vocab, widths.layers, embed, None)
+    head = EagleHead(facts, lender, max_positions=1, max_seq_len=1, dtype=torch.float32, device=_META)
+    parts = plan(head, head_names("layers.{i}"))
+    spare = files.tensors.keys() - parts.keys() - files.unused(facts)
+    check_parts(files.folder, parts, files.tensors, sorted(n for n in spare if not KNOWN_LEFTOVER.fullmatch(n)))
+    return [*parts, *({"d2t"} & files.tensors.keys() - parts.keys())]
+
+
+def _others(facts: HeadFacts) -> str:
+    fit = [name for name, dialect in DIALECTS.items() if not dialect.lacks(facts)]
+    return f"; {' and '.join(fit)} has" if fit else "; no dialect has all of them"
+
+
+def _ids(
+    files: HeadFiles, dialect: Dialect, to: str, convention: LayerIds, target: Target | None
+) -> tuple[list[int] | None, LayerIds | None]:
+    """The list of captured layers in the dialect's meaning, and that meaning, if known; None: no list."""
+    listed = listed_layers(files.config)
+    if listed is None or reads_final_norm(files.config):
+        return None, None
+    try:
+        layers = target.layers if target else None
+        meaning = list_meaning(listed, files.config, layers) if convention is LayerIds.auto else convention
+    except ConfigError:
+        if dialect.ids is LayerIds.input or files.config.get(LAYER_IDS) is not None:
+            raise
+        return listed, None  # nested as before, so that readers take it as they took it before
+    outputs = [i - (meaning is LayerIds.input) if i >= 0 else i for i in listed]
+    shift = int(dialect.ids is LayerIds.input)
+    if shift and -1 in outputs:
+        raise UnsupportedError(f"{to} has no words for the final norm (-1) in {LAYER_IDS} {listed}")
+    return [i + shift if i >= 0 else i for i in outputs], dialect.ids
+
+
+def _check_free(out: Path) -> None:
+    try:
+        used = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    except OSError as fault:
+        raise ConfigError([Problem("--out", f"cannot be used: {fault}", str(out), "--out")]) from fault
+    if used:
+        raise ConfigError([Problem("--out", "is in use: choose a new or an empty folder", str(out), "--out")])
+
+
+def _write(out: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
+    """config.json comes last: a folder without it is no head."""
+    out.mkdir(parents=True, exist_ok=True)
+    part = out / "model.safetensors.part"
+    try:
+        save_file(dict(tensors), part, metadata={"format": "pt"})
+        os.replace(part, out / "model.safetensors")
+        (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    finally:
+        part.unlink(missing_ok=True)
