@@ -14,6 +14,7 @@ from eagle3.bench.kernels import Timed
 from eagle3.bench.run import Cell
 from eagle3.bench.sections import Profile
 from eagle3.bench.soak import Soak, total_throughput
+from eagle3.bench.workload import Workload
 from eagle3.config.schema import EngineConfig
 
 SCHEMA = "eagle3.bench/1"
@@ -89,7 +90,7 @@ def _times(name: str, values: Sequence[float]) -> dict[str, float | None]:
 
 
 def record(
-    cfg: EngineConfig, overrides: Iterable[str], cells: Sequence[Cell], real: bool, device: torch.device
+    cfg: EngineConfig, overrides: Iterable[str], cells: Sequence[Cell], work: Workload, device: torch.device
 ) -> dict[str, Any]:
     """The whole benchmark."""
     plain = {c.batch: c for c in cells if c.arm == "plain"}
@@ -97,11 +98,18 @@ def record(
         "schema": SCHEMA,
         "hardware": hardware(device),
         "overrides": list(overrides),
-        "prompts": {"source": "given" if real else "random ids", "prompt_len": None if real else cfg.bench.prompt_len},
+        "prompts": {
+            "source": cfg.bench.prompts or "given" if work.real else "random ids",
+            "prompt_len": None if work.real else cfg.bench.prompt_len,
+            "count": len(work.prompts),
+            "sha256": work.sha256,
+            "chat_template": work.chat,
+        },
         "validity": {
             "warm": True,
-            "ignore_eos": True,
-            "acceptance_valid": real and cfg.spec.synthetic_acceptance is None,
+            "ignore_eos": cfg.bench.ignore_eos,
+            "rejection_sampling": cfg.spec.use_rejection_sampling,
+            "acceptance_valid": work.real and cfg.spec.synthetic_acceptance is None,
         },
         "output_len": cfg.bench.output_len,
         "repeats": cfg.bench.repeats,

@@ -1,5 +1,7 @@
 """What is asked of the engines that are measured."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,11 +14,17 @@ class Workload:
 
     prompts: tuple[tuple[int, ...], ...]
     real: bool
+    chat: bool = False  # whether they went through a chat template
 
     def batch(self, size: int, turn: int) -> list[list[int]]:
         """`size` prompts, other ones each turn while there are other ones."""
         first = size * turn
         return [list(self.prompts[(first + i) % len(self.prompts)]) for i in range(size)]
+
+    @property
+    def sha256(self) -> str:
+        """Of the ids, by which two runs can be told to have had the same prompts."""
+        return hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest()
 
 
 def made_up(count: int, length: int, vocab: int, seed: int = 0) -> Workload:
@@ -26,6 +34,6 @@ def made_up(count: int, length: int, vocab: int, seed: int = 0) -> Workload:
     return Workload(tuple(map(tuple, rows)), real=False)
 
 
-def given(prompts: Sequence[Sequence[int]]) -> Workload:
+def given(prompts: Sequence[Sequence[int]], chat: bool = False) -> Workload:
     """Real prompts."""
-    return Workload(tuple(map(tuple, prompts)), real=True)
+    return Workload(tuple(map(tuple, prompts)), real=True, chat=chat)

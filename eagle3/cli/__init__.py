@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from eagle3.cli import benchmark, check, data, env, generate, pull, show, support, train, tree, warmup
+from eagle3.cli import benchmark, check, convert, data, env, generate, pull, show, support, train, tree, warmup
 from eagle3.cli import list as list_
 from eagle3.cli.report import print_error
 from eagle3.errors import Eagle3Error, RunError
@@ -14,7 +14,6 @@ from eagle3.errors import Eagle3Error, RunError
 app = typer.Typer(
     name="eagle3",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -51,6 +50,7 @@ app.command("check")(check.check)
 app.command("show")(show.show)
 app.command("list")(list_.list_)
 app.command("pull")(pull.pull)
+app.command("convert")(convert.convert)
 app.command("support")(support.support)
 app.command("env")(env.env)
 

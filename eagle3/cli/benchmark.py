@@ -151,7 +151,7 @@ def task(options: Options, composed: "Composed") -> float:
                 ids = work.batch(batch, 0)
                 found = [replace(c, profile=profile(arms[c.arm], ids, bench.output_len)) for c in found]
             cells += found
-    done = record(composed.config, composed.overrides, cells, work.real, own.runner.preparer.device)
+    done = record(composed.config, composed.overrides, cells, work, own.runner.preparer.device)
     if options.json:
         typer.echo(json.dumps(done))
     else:
@@ -172,5 +172,6 @@ def workload(prompts: "Sequence[Prompt]", engine: "Engine") -> "Workload":
 
     bench = engine.config.bench
     if prompts:
-        return given(encoded(engine, prompts, chat=None))
+        template = engine.tokenizer is not None and engine.tokenizer.chat_template is not None
+        return given(encoded(engine, prompts, chat=None), chat=template and any(p.ids is None for p in prompts))
     return made_up(max(bench.batch_sizes) * bench.repeats, bench.prompt_len, engine.vocab)

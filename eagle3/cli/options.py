@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from eagle3.cli import completion
 from eagle3.config.flags import HydraFlags
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
@@ -55,6 +56,7 @@ def _declared(
         typer.Argument(
             metavar="OVERRIDES",
             help="Hydra overrides, in any order with flags: conf=llama8b spec=chain kv.tokens_per_block=16",
+            autocompletion=completion.overrides,
         ),
     ] = None,
     multirun: Annotated[

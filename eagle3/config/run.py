@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -110,12 +110,23 @@ def _placed(task: Task, composed: Composed) -> float | None:
         raise ConfigError([composed.placed(problem) for problem in error.problems]) from error
 
 
-def _job(task: Task, index: Path, cfg: DictConfig) -> float | None:
-    """A sweep's job: leaves result.json in its folder, and a copy in `index`, whatever happens."""
+def _chosen(choices: Mapping[str, Any]) -> dict[str, str]:
+    """Who starts the jobs of a sweep, and who chooses their values."""
+    return {group: str(choices[group]) for group in ("hydra/launcher", "hydra/sweeper")}
+
+
+def _job(task: Task, index: Path, running: dict[str, str], cfg: DictConfig) -> float | None:
+    """A sweep's job: leaves result.json in its folder, and a copy in `index`, whatever happens.
+
+    `running` is what the sweep runs by: what a swept file asks for comes too late, and is a fault.
+    """
     job = HydraConfig.get()
     overrides = list(job.overrides.task)
     value, failure = None, None
     try:
+        if late := [(group, name) for group, name in _chosen(job.runtime.choices).items() if name != running[group]]:
+            message = "comes too late in a file that is swept: choose it on the command line"
+            raise ConfigError([Problem(group, message, name) for group, name in late])
         value = _placed(task, compose_dict(cfg, overrides))
     except Exception as error:  # the border of a job: the sweep goes on, the file says what happened
         failure = f"{type(error).__name__}: {error}"
@@ -137,9 +148,12 @@ def _job(task: Task, index: Path, cfg: DictConfig) -> float | None:
 def _sweep(hydra: Hydra, task: Task, config_name: str, overrides: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="eagle3-sweep-") as folder:
         index, failed = Path(folder), False
+        overrides = [*overrides, "hydra.mode=MULTIRUN"]
+        whole = hydra.compose_config(config_name, overrides, RunMode.MULTIRUN, with_log_configuration=False)
+        running = _chosen(whole.hydra.runtime.choices)
         try:
             with _folder("hydra.sweep.dir"):
-                hydra.multirun(config_name, partial(_job, task, index), [*overrides, "hydra.mode=MULTIRUN"])
+                hydra.multirun(config_name, partial(_job, task, index, running), overrides)
         except JobFailed:
             failed = True
         finally:

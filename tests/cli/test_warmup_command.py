@@ -13,7 +13,7 @@ from eagle3.config.shape import DraftShape
 from eagle3.engine import warmup
 from eagle3.engine.engine import Engine
 from eagle3.engine.graphs import GraphRunner
-from eagle3.engine.scheduler import Limits
+from eagle3.engine.scheduler import Limits, Plan
 from eagle3.engine.warmup import NEW, WarmedPass, eager, first_request, prompt_shapes, room, warm
 from eagle3.errors import CapacityError
 from helpers.pairs import LAYERS, engine, random_pair
@@ -148,3 +148,19 @@ def test_warming_leaves_an_idle_engine() -> None:
     assert first.prompt_tokens + first.output_tokens <= 40
     assert served.idle
     assert [pool.free for pool in served.scheduler.pools] == free
+
+
+def test_warming_runs_the_real_step() -> None:
+    served = small(batch=2, max_seq_len=40)
+    run, rows = served.runner.run, list[int]()
+
+    def watched(plan: Plan) -> object:
+        rows.append(sum(c.end - c.start for c in plan.chunks))
+        return run(plan)
+
+    served.runner.run = watched  # type: ignore[method-assign, assignment]
+    done = warm(served)
+    assert sum(rows) == sum(p.rows for p in done.prompts)
+    total = served.stats()
+    assert total is not None
+    assert total.num_spec_steps >= sum(p.requests for p in done.prompts)

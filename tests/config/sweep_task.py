@@ -1,5 +1,7 @@
 """A task that launchers can import: no engine, a value that depends on the configuration."""
 
+import os
+
 from eagle3.config.load import Composed
 
 
@@ -9,3 +11,8 @@ def page(composed: Composed) -> float:
     if size == 16:
         raise ValueError("sixteen is not liked here")
     return float(size)
+
+
+def gpu(_: Composed) -> float:
+    """The one GPU that a job sees."""
+    return float(os.environ["CUDA_VISIBLE_DEVICES"])

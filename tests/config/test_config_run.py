@@ -93,6 +93,16 @@ def test_a_sweep_without_failures_ends_with_0() -> None:
     assert sorted(r["value"] for r in results().values()) == [8.0, 32.0]
 
 
+@pytest.mark.parametrize("extra", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]], ids=["basic", "joblib"])
+def test_each_job_of_a_sweep_has_its_own_gpu(extra: list[str]) -> None:
+    own = "+hydra.job.env_set.CUDA_VISIBLE_DEVICES=${hydra:job.num}"
+    here = f"hydra.sweep.dir={Path.cwd() / 'multirun'}"  # workers that are used again have a folder of their own
+
+    assert run(sweep_task.gpu, SWEEP, ["kv.tokens_per_block=8,32,64", own, here, *extra]) == 0
+
+    assert {name: found["value"] for name, found in results().items()} == {"0": 0.0, "1": 1.0, "2": 2.0}
+
+
 def test_optuna_finds_the_largest_page() -> None:
     code = run(
         sweep_task.page,
@@ -123,6 +133,20 @@ def test_a_sweep_in_a_recipe_of_the_users(tmp_path: Path) -> None:
     assert run(sweep_task.page, HydraFlags(config_dir=tmp_path / "own"), ["recipe=pages"]) == 0
 
     assert sorted(r["value"] for r in results().values()) == [2.0, 4.0]
+
+
+def test_a_swept_file_cannot_choose_the_launcher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "own" / "conf").mkdir(parents=True)
+    (tmp_path / "own" / "conf" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - smollm2\n  - override /hydra/launcher: joblib\n  - _self_\n"
+    )
+    own = HydraFlags(multirun=True, config_dir=tmp_path / "own")
+
+    assert run(sweep_task.page, own, ["conf=mine,smollm2"]) == 1
+    assert [found["status"] for _, found in sorted(results().items())] == ["failed", "done"]
+    assert "hydra/launcher: comes too late in a file that is swept" in capsys.readouterr().err
+    here = f"hydra.sweep.dir={tmp_path / 'chosen'}"
+    assert run(sweep_task.page, own, ["conf=mine", "kv.tokens_per_block=8,32", here]) == 0, "what is not swept may"
 
 
 @pytest.mark.parametrize(

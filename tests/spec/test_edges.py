@@ -12,6 +12,7 @@ from eagle3.models.eagle import EagleHead
 from eagle3.spec.worker import Speculation
 from helpers.pairs import SMALL, cycle_pair, engine, near_pair
 from helpers.trace import plans, serve
+from oracles.dense import accepted_counts
 
 CHAIN, TREE, DEEP = DraftShape(3, 1, 4), DraftShape(3, 3, 9), DraftShape(7, 1, 8)
 PROMPTS = [[1, 2, 3], [9], [4, 4, 4, 4, 4], [9]]
@@ -118,3 +119,16 @@ def test_equal_and_shared_prompts(shape: DraftShape) -> None:
     assert [t.tokens for t in found] == [t.tokens for t in plain]
     assert found[0] == found[1]
     assert found[4].tokens != found[0].tokens
+
+
+def test_a_tree_of_more_nodes_than_two_words_hold() -> None:
+    target, head = near_pair()
+    wide = DraftShape(6, 16, 97)  # four words a mask row, three in the draft loop
+    long = [s | {"max_new_tokens": 20} for s in SAMPLINGS]
+    plain = serve(engine(target, max_seq_len=48), PROMPTS, long)
+    found = serve(engine(target, (head, SMALL), wide, max_seq_len=48), PROMPTS, SAMPLINGS)
+    for prompt, trace, other in zip(PROMPTS, found, plain, strict=True):
+        assert trace.tokens == other.tokens[:12]
+        tokens = [*prompt, *other.tokens]
+        assert trace.accepted == accepted_counts(target, head, SMALL, tokens, len(prompt), 12, wide)
+    assert max(n for t in found for n in t.accepted) >= 3

@@ -20,9 +20,12 @@ def shown(tokenizer: Tokenizer, ids: list[int]) -> str:
 
 @pytest.mark.parametrize("prompt", ["the cat", HELLO])
 @pytest.mark.parametrize("chat", [None, True])
-def test_a_template_is_used_where_there_is_one(make: Make, prompt: Prompt, chat: bool | None) -> None:
+def test_a_template_is_used_where_there_is_one(
+    make: Make, prompt: Prompt, chat: bool | None, caplog: pytest.LogCaptureFixture
+) -> None:
     tokenizer = make()
     ids = render(tokenizer, prompt, chat=chat)
+    assert not caplog.records, "no second BOS was there to drop"
     assert shown(tokenizer, ids) == "<s>[user]the cat</s>[assistant]"
     assert ids[:2] != [0, 0]
     assert 1 in ids  # the template's own special tokens are tokens

@@ -85,3 +85,12 @@ def test_the_real_tokenizer(smollm2: Path) -> None:
     for text in TEXTS:
         ids = tokenizer.encode(text)
         assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("kind", ["bytes", "fallback"])
+def test_an_id_beyond_the_tokenizer_has_no_text(make: Make, kind: str) -> None:
+    tokenizer = make(kind)
+    ids = tokenizer.encode("the cat sat", add_special_tokens=False)
+    beyond = tokenizer.vocab_size + 3  # a row of a padded vocabulary
+    padded = [beyond, *ids[:2], beyond, beyond, *ids[2:], beyond]
+    assert "".join(pieces(tokenizer, padded)) == tokenizer.decode(padded) == "the cat sat"

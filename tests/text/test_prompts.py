@@ -132,3 +132,12 @@ def test_the_shipped_prompts() -> None:
     texts = [prompt.text for prompt in prompts]
     assert len(texts) == len(set(texts)) == 50
     assert all(text and len(text) > 20 for text in texts)
+
+
+def test_the_shipped_prompts_are_no_filler() -> None:
+    def repeats(text: str) -> float:
+        words = text.split()
+        return len(words) / len(set(words))
+
+    assert repeats("the sea " * 20) > 2
+    assert all(repeats(prompt.text or "") < 2 for prompt in read_prompts(DATA))
