@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def console(stderr: bool = True) -> "Console":
-    """A console that neither wraps nor reads markup in what it prints."""
+    """A console that neither wraps nor reads markup or names of emoji in what it prints."""
     from rich.console import Console
 
-    made = Console(stderr=stderr, soft_wrap=True, markup=False, highlight=False)
+    made = Console(stderr=stderr, soft_wrap=True, markup=False, emoji=False, highlight=False)
     if not made.is_terminal:
         made.width = 240  # nothing of a table is cut where nobody sees its edge
     return made

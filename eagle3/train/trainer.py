@@ -1,5 +1,6 @@
 """The loop: passes, updates, what is told on the way, checkpoints."""
 
+import logging
 import math
 import signal
 import threading
@@ -28,6 +29,8 @@ from eagle3.train.resume import Checkpoints
 from eagle3.train.samples import Sample
 from eagle3.train.teacher import Teacher
 from eagle3.train.ttt import Rule, unroll
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,8 @@ class Trainer:
         self.update, state = found
         self.optimiser.load(state["optimiser"])
         self.tokens = state["tokens"]
+        if self.ranks.first:
+            logger.info("goes on from update %d of %d", self.update, self.updates)
 
 
 @contextmanager
