@@ -11,7 +11,8 @@ from eagle3.engine.scheduler import Limits
 from eagle3.errors import ConfigError, Problem, UnsupportedError
 from eagle3.models.checkpoint import resolve
 from eagle3.models.decoder import Decoder
-from eagle3.models.eagle import EagleHead, Lender
+from eagle3.models.eagle import EagleHead
+from eagle3.models.head_facts import Lender
 from eagle3.models.heads import HeadReport, dummy_head, load_head
 
 

@@ -18,8 +18,6 @@ from eagle3.nn.rope import Rope, Rotation
 from eagle3.ops.gather import gather
 from eagle3.ops.pair_norm import pair_norm
 
-__all__ = ["DraftLayer", "EagleHead", "HeadFacts", "Lender", "head_names"]
-
 
 def head_names(layer: str = "midlayer") -> Names:
     """Our modules -> the public names, for `models.weights.plan`: to load a head, or to export one.

@@ -1,16 +1,10 @@
 """A head from one dialect to another: the same tensors, bit for bit, and the same facts in other words."""
 
-import json
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
 
 from eagle3.config.schema import DraftConfig, LayerIds
 from eagle3.errors import ConfigError, Problem, RunError, UnsupportedError, WeightError
@@ -19,6 +13,7 @@ from eagle3.models.head_config import LAYER_IDS, list_meaning, listed_layers, re
 from eagle3.models.head_dialects import DIALECTS, Dialect
 from eagle3.models.head_facts import HeadFacts, Lender
 from eagle3.models.head_files import HeadFiles, head_facts, read_head
+from eagle3.models.head_write import t2d_of, write_head
 from eagle3.models.weights import KNOWN_LEFTOVER, check_parts, plan
 from eagle3.nn.embedding import Embedding
 
@@ -68,11 +63,10 @@ def convert_head(folder: Path, to: str, out: Path, cfg: DraftConfig, target: Tar
     ids, told = _ids(files, dialect, to, cfg.layer_ids_convention, target)
     tensors = {dialect.stored(name, facts): files.read(name).clone().contiguous() for name in wanted}
     if dialect.maps_back and "d2t" in tensors:
-        tensors["t2d"] = torch.zeros(facts.vocab, dtype=torch.bool)
-        tensors["t2d"][tensors["d2t"].long() + torch.arange(facts.draft_vocab)] = True
+        tensors["t2d"] = t2d_of(tensors["d2t"], facts.vocab)
     carried = {key: files.fields[key] for key in _CARRIED if key in files.fields}
     try:
-        _write(out, tensors, dialect.config(facts, carried, ids, told))
+        write_head(out, tensors, dialect.config(facts, carried, ids, told))
     except (OSError, SafetensorError) as fault:
         raise RunError(f"{out} cannot be written: {fault}") from fault
     assert head_facts(read_head(out), widths, DraftConfig())[0] == facts
@@ -133,15 +127,3 @@ def _check_free(out: Path) -> None:
         raise ConfigError([Problem("--out", f"cannot be used: {fault}", str(out), "--out")]) from fault
     if used:
         raise ConfigError([Problem("--out", "is in use: choose a new or an empty folder", str(out), "--out")])
-
-
-def _write(out: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
-    """config.json comes last: a folder without it is no head."""
-    out.mkdir(parents=True, exist_ok=True)
-    part = out / "model.safetensors.part"
-    try:
-        save_file(dict(tensors), part, metadata={"format": "pt"})
-        os.replace(part, out / "model.safetensors")
-        (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    finally:
-        part.unlink(missing_ok=True)

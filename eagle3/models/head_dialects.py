@@ -50,7 +50,7 @@ class Dialect:
         return f"{self.layer.format(i=i)}.{rest}"
 
 
-def _sizes(facts: HeadFacts) -> dict[str, Any]:
+def sizes(facts: HeadFacts) -> dict[str, Any]:
     """What all dialects say in the same words of a layer."""
     return {
         "model_type": "llama",
@@ -86,7 +86,7 @@ def _nested(facts: HeadFacts, ids: Sequence[int] | None, told: LayerIds | None) 
 def _midlayer(
     facts: HeadFacts, carried: dict[str, Any], ids: list[int] | None, told: LayerIds | None
 ) -> dict[str, Any]:
-    config = {"architectures": ["LlamaForCausalLMEagle3"], **carried, **_sizes(facts), **_widths(facts)}
+    config = {"architectures": ["LlamaForCausalLMEagle3"], **carried, **sizes(facts), **_widths(facts)}
     flags = {"bias": facts.fc_bias, "fc_norm": facts.fc_norm, "norm_output": facts.norm_output}
     return {**config, **{key: True for key, on in flags.items() if on}, NESTED: _nested(facts, ids, told)}
 
@@ -110,7 +110,7 @@ def _modelopt(
         "eh_proj_bias": facts.eh_proj_bias,
     }
     nested |= {key: True for key, on in flags.items() if on}
-    config = {"architectures": ["LlamaForCausalLMEagle3"], **carried, **_sizes(facts), **_widths(facts)}
+    config = {"architectures": ["LlamaForCausalLMEagle3"], **carried, **sizes(facts), **_widths(facts)}
     return {**config, "bias": facts.fc_bias, NESTED: nested}
 
 
@@ -135,7 +135,7 @@ def _speculators(
         "fc_norm": facts.fc_norm,
         "norm_output": facts.norm_output,
         LAYER_IDS: ids,
-        LAYER: {**_sizes(facts), "model_type": kind},
+        LAYER: {**sizes(facts), "model_type": kind},
     }
 
 

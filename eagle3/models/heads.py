@@ -8,8 +8,9 @@ import torch
 
 from eagle3.config.schema import Architecture, DraftConfig, LayerIds
 from eagle3.errors import UnsupportedError, WeightError
-from eagle3.models.eagle import EagleHead, HeadFacts, Lender, head_names
+from eagle3.models.eagle import EagleHead, head_names
 from eagle3.models.head_config import CaptureChoice, capture_layers
+from eagle3.models.head_facts import HeadFacts, Lender
 from eagle3.models.head_files import HeadFiles, head_facts, read_head
 from eagle3.models.vocab_map import describe_d2t, spread_d2t
 from eagle3.models.weights import dummy_weights, load_weights

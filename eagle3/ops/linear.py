@@ -27,6 +27,8 @@ def linear_torch(
     if steady:
         rows = [F.linear(row, weight, bias) for row in x.unbind(0)]
         out = torch.stack(rows) if rows else x.new_empty(0, weight.shape[0])
+    elif 0 < x.shape[0] <= FEW and x.dtype.itemsize >= 4 and not x.is_cuda and not torch.is_grad_enabled():
+        out = _weights_first(x, weight, bias)
     else:
         out = F.linear(x, weight, bias)
     return swiglu_torch(out) if gated else out
@@ -149,10 +151,6 @@ def linear(
 ) -> Tensor:
     """As `linear_torch`; on a GPU by what was found faster for these shapes, or by one kernel if `steady`."""
     if not by_kernel(x):
-        few = 0 < x.shape[0] <= FEW and x.dtype.itemsize >= 4 and not x.is_cuda and not torch.is_grad_enabled()
-        if few and not steady:
-            out = _weights_first(x, weight, bias)
-            return swiglu_torch(out) if gated else out
         return linear_torch(x, weight, bias, gated=gated, steady=steady)
     stream = steady_stream(x, gated=gated) if steady else chosen(x.shape[0], weight, gated=gated)
     return product(x, weight, bias, stream, gated=gated)

@@ -139,7 +139,7 @@ def release() -> None:
 
 def _named(data: DataConfig) -> dict[str, Any]:
     """What meta.json tells of the prompts beside their numbers."""
-    return {key: _told(data)[key] for key in ("prompt_files", "sets", "hold_out", "chat")}
+    return {key: getattr(data, key) for key in ("prompt_files", "sets", "hold_out", "chat")}
 
 
 def _told(data: DataConfig) -> dict[str, Any]:

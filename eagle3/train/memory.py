@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from eagle3.models.decoder import Decoder
-from eagle3.models.eagle import EagleHead, HeadFacts
+from eagle3.models.eagle import EagleHead
+from eagle3.models.head_facts import HeadFacts
 from eagle3.train.soft_loss import chunks_of
 from eagle3.train.teacher import SCRATCH_PAGE, Teacher
 

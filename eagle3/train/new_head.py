@@ -9,8 +9,9 @@ from torch import Tensor
 from eagle3.config.schema import EngineConfig, LayerIds, LMHead
 from eagle3.errors import ConfigError, Problem, UnsupportedError
 from eagle3.models.decoder import Decoder
-from eagle3.models.eagle import EagleHead, HeadFacts, Lender
+from eagle3.models.eagle import EagleHead
 from eagle3.models.head_config import capture_layers
+from eagle3.models.head_facts import HeadFacts, Lender
 from eagle3.models.weights import dummy_weights
 from eagle3.nn.rope import RopeFacts
 from eagle3.train.samples import Sample, draft_vocabulary

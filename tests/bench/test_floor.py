@@ -10,7 +10,8 @@ from eagle3.config.schema import Architecture
 from eagle3.config.shape import DraftShape
 from eagle3.kv.pool import KVPool
 from eagle3.models.decoder import Decoder, ModelFacts
-from eagle3.models.eagle import EagleHead, HeadFacts, Lender
+from eagle3.models.eagle import EagleHead
+from eagle3.models.head_facts import HeadFacts, Lender
 from eagle3.spec.capture import Capture
 from eagle3.spec.drafter import Drafter
 from eagle3.spec.slots import TreeSlots

@@ -15,7 +15,8 @@ from eagle3.engine.engine import Engine
 from eagle3.kv.meta import PromptMeta
 from eagle3.kv.pool import KVPool
 from eagle3.models.decoder import Decoder, ModelFacts
-from eagle3.models.eagle import EagleHead, Lender
+from eagle3.models.eagle import EagleHead
+from eagle3.models.head_facts import Lender
 from eagle3.models.weights import dummy_weights
 from eagle3.nn.rope import RopeFacts
 from eagle3.ops.philox import Stream, noise

@@ -13,7 +13,8 @@ from eagle3.config.schema import DraftConfig
 from eagle3.kv.meta import PromptMeta
 from eagle3.kv.pool import KVPool
 from eagle3.models.draft import DraftModel
-from eagle3.models.eagle import EagleHead, Lender
+from eagle3.models.eagle import EagleHead
+from eagle3.models.head_facts import Lender
 from eagle3.models.heads import HeadReport, load_head
 from eagle3.nn.attention import Core, PagedCore
 from eagle3.nn.embedding import Embedding

@@ -13,7 +13,8 @@ from eagle3.engine.engine import Engine
 from eagle3.engine.scheduler import Limits
 from eagle3.models.decoder import Decoder, ModelFacts
 from eagle3.models.draft import DraftModel
-from eagle3.models.eagle import EagleHead, HeadFacts, Lender
+from eagle3.models.eagle import EagleHead
+from eagle3.models.head_facts import HeadFacts, Lender
 from eagle3.models.weights import dummy_weights
 from eagle3.nn.rope import RopeFacts
 from eagle3.text.tokenizer import Tokenizer

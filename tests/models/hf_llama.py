@@ -80,6 +80,18 @@ def same_decoder(model: PreTrainedModel, folder: Path, max_seq_len: int = 64) ->
     return decoder_of(folder, max_seq_len)
 
 
+def drawn(parents: list[list[int]]) -> tuple[list[list[list[int]]], Tensor, Tensor]:
+    """Trees by each node's parent -> per tree and node the nodes from the root to it; depth [B, N]; mask [B, N, 1]."""
+    paths: list[list[list[int]]] = []
+    for tree in parents:
+        paths.append([])
+        for node, parent in enumerate(tree):
+            paths[-1].append([*(paths[-1][parent] if node else []), node])
+    depth = torch.tensor([[len(path) - 1 for path in tree] for tree in paths])
+    mask = torch.tensor([[[sum(1 << node for node in path)] for path in tree] for tree in paths])
+    return paths, depth, mask.to(torch.int32)
+
+
 class Requests:
     """B requests with shuffled pages in a pool full of NaN; `lens` counts what each has in it."""
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hf_llama import CPU, Requests, random_llama, same_decoder
+from hf_llama import CPU, Requests, drawn, random_llama, same_decoder
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -89,14 +89,8 @@ def test_every_path_of_a_tree_equals_a_plain_forward(tmp_path: Path) -> None:
     requests = Requests(same_decoder(llama, tmp_path), 2, page=4)
     requests.prompt(prompts)
     tokens = torch.tensor([ids_of(7, 9), ids_of(7, 10)])
-    paths: list[list[list[int]]] = []  # per request and node, the nodes from the root to it
-    for tree in parents:
-        paths.append([])
-        for node, parent in enumerate(tree):
-            paths[-1].append([*(paths[-1][parent] if node else []), node])
-    depth = torch.tensor([[len(path) - 1 for path in tree] for tree in paths])
-    mask = torch.tensor([[[sum(1 << node for node in path)] for path in tree] for tree in paths])
-    logits = requests.tree(tokens, depth, mask.to(torch.int32))
+    paths, depth, mask = drawn(parents)
+    logits = requests.tree(tokens, depth, mask)
     for b, prompt in enumerate(prompts):
         for node, path in enumerate(paths[b]):
             expected = reference(llama, prompt + tokens[b, path].tolist())[-1]

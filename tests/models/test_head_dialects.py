@@ -14,8 +14,9 @@ from eagle3.config.shape import DraftShape
 from eagle3.config.support import FEATURES
 from eagle3.errors import ConfigError, UnsupportedError
 from eagle3.models.decoder import Decoder
-from eagle3.models.eagle import EagleHead, Lender, head_names
+from eagle3.models.eagle import EagleHead, head_names
 from eagle3.models.head_config import capture_layers
+from eagle3.models.head_facts import Lender
 from eagle3.models.head_names import public_names
 from eagle3.models.heads import HeadReport, load_head
 from eagle3.models.weights import plan

@@ -13,8 +13,9 @@ from eagle3.config.schema import DraftConfig
 from eagle3.config.shape import DraftShape
 from eagle3.errors import ConfigError, Eagle3Error, UnsupportedError, WeightError
 from eagle3.models.decoder import Decoder
-from eagle3.models.eagle import EagleHead, Lender
+from eagle3.models.eagle import EagleHead
 from eagle3.models.head_dialects import BEYOND
+from eagle3.models.head_facts import Lender
 from eagle3.models.heads import load_head
 from helpers.heads import CPU, HT, L, V, Vd, assert_follows, head_config, head_tensors, load, random_lender, write_head
 from helpers.pairs import POSITIONS, engine, facts, random_target

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from eagle3.models.eagle import Lender
+from eagle3.models.head_facts import Lender
 
 EPS = 1e-5
 

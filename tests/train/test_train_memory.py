@@ -13,7 +13,8 @@ from torch.nn.attention.flex_attention import AuxRequest
 
 from eagle3.config.load import compose
 from eagle3.models.decoder import Decoder
-from eagle3.models.eagle import EagleHead, Lender
+from eagle3.models.eagle import EagleHead
+from eagle3.models.head_facts import Lender
 from eagle3.models.weights import dummy_weights
 from eagle3.ops.own_keys import own_keys_triton
 from eagle3.train import attention, ttt
