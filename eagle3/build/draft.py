@@ -5,11 +5,10 @@ from pathlib import Path
 import torch
 
 from eagle3.build.target import Progress, torch_dtype
-from eagle3.config.schema import DraftConfig, Embedding, LoadFormat, SpecConfig
+from eagle3.config.schema import DraftConfig, Embedding, SpecConfig
 from eagle3.config.shape import DraftShape
 from eagle3.engine.scheduler import Limits
 from eagle3.errors import ConfigError, Problem, UnsupportedError
-from eagle3.models.checkpoint import resolve
 from eagle3.models.decoder import Decoder
 from eagle3.models.eagle import EagleHead
 from eagle3.models.head_facts import Lender
@@ -18,16 +17,20 @@ from eagle3.models.heads import HeadReport, dummy_head, load_head
 
 def build_head(
     draft: DraftConfig,
+    folder: Path | None,
     spec: SpecConfig,
     target: Decoder,
     limits: Limits,
     shape: DraftShape,
     progress: Progress | None = None,
 ) -> tuple[EagleHead, HeadReport]:
-    """The head of a configuration that drafts, and how it came to be. Errors as in `load_head`."""
+    """The head of a configuration that drafts, and how it came to be; `folder` None: of random weights.
+
+    Errors as in `load_head`.
+    """
     device, positions = target.embed.weight.device, shape.entries(limits.max_seq_len)
     lender = Lender.of(target)
-    if draft.load_format is LoadFormat.dummy:
+    if folder is None:
         if draft.architecture is None:
             raise UnsupportedError("draft.load_format=dummy wants the shapes in draft.architecture")
         head, report = dummy_head(
@@ -42,8 +45,6 @@ def build_head(
             normed_twice=draft.normed_twice,
         )
         return head.requires_grad_(False), report
-    assert draft.checkpoint is not None
-    folder: Path = resolve(draft.checkpoint, revision=draft.revision)
     head, report = load_head(
         folder,
         lender,

@@ -8,12 +8,14 @@ from functools import partial
 import torch
 
 from eagle3.build.draft import build_head
+from eagle3.build.folders import fetched
 from eagle3.build.memory import Memory, free_bytes, mib
 from eagle3.build.pools import PoolPlan
-from eagle3.build.target import Progress, engine_limits, load_target, load_text, pick_device, target_facts
+from eagle3.build.preflight import look_before
+from eagle3.build.target import Progress, engine_limits, facts_in, load_target, load_text, pick_device
 from eagle3.build.workspace import workspace_bytes
 from eagle3.config.load import Composed
-from eagle3.config.schema import EngineConfig, SpecConfig
+from eagle3.config.schema import ContextLimit, EngineConfig, SpecConfig
 from eagle3.config.shape import DraftShape
 from eagle3.config.sizes import penalised
 from eagle3.engine.engine import Engine
@@ -26,7 +28,7 @@ from eagle3.kv.pages import Pages
 from eagle3.kv.pool import KVPool
 from eagle3.models.decoder import Decoder
 from eagle3.models.draft import DraftModel
-from eagle3.spec.accept import Verify, accept, reject, synthetic
+from eagle3.spec.accept import Verify, accept, limited, reject, synthetic
 from eagle3.spec.capture import Capture
 from eagle3.spec.drafter import Drafter
 from eagle3.spec.drawer import Drawer
@@ -46,6 +48,7 @@ class Parts:
     draft: tuple[DraftModel, tuple[int, ...]] | None  # a head and the target layers that it reads
     tokenizer: Tokenizer | None
     ends: frozenset[int]
+    stop_at: int | None = None  # the position from which nothing is drafted; None: there is none
 
 
 def build_engine(composed: Composed, progress: Progress | None = None) -> Engine:
@@ -82,19 +85,23 @@ def load_parts(composed: Composed, progress: Progress | None = None) -> Parts:
     composed.require_runnable()
     cfg, shape = composed.config, composed.shape
     device = pick_device(cfg.runtime.device)
-    folder, facts = target_facts(cfg.target)
+    folders = fetched(cfg)
+    look_before(composed, folders, device)
+    folder, facts = folders.target, facts_in(folders.target, cfg.target)
     limits = engine_limits(cfg, facts)
     steady = cfg.runtime.batch_invariant
     target = load_target(cfg.target, folder, facts, limits, shape, device, progress, steady=steady)
-    draft = None
+    draft = stop_at = None
     if shape.depth > 0:
-        head, report = build_head(cfg.draft, cfg.spec, target, limits, shape, progress)
+        head, report = build_head(cfg.draft, folders.head, cfg.spec, target, limits, shape, progress)
         draft = head, report.capture.outputs
+        if cfg.draft.context_limit is ContextLimit.stop_drafting:
+            stop_at = head.facts.rope.max_position_embeddings
         log.info("head captures: %s; %s", report.capture, report.vocabulary)
         log.debug("head\n%s", report)  # hydra.verbose=true shows it
         for line in report.warnings:
             log.warning("%s", line)
-    return Parts(limits, target, draft, *load_text(folder))
+    return Parts(limits, target, draft, *load_text(folder), stop_at)
 
 
 def assemble(cfg: EngineConfig, shape: DraftShape, parts: Parts, pools: list[KVPool] | None = None) -> Engine:
@@ -115,7 +122,7 @@ def assemble(cfg: EngineConfig, shape: DraftShape, parts: Parts, pools: list[KVP
         spec = None
         if draft is not None and capture is not None:
             first = target.facts.layers if len(pools) == 1 else 0
-            spec = speculation(cfg.spec, shape, capture, draft[0], pools[-1], first)
+            spec = speculation(cfg.spec, shape, capture, draft[0], pools[-1], first, parts.stop_at)
         return Worker(target, pools[0], slots, shape, spec)
 
     # the pools last: they take a share of the memory that is left
@@ -167,7 +174,13 @@ def draws_drafts(spec: SpecConfig, shape: DraftShape) -> bool:
 
 
 def speculation(
-    spec: SpecConfig, shape: DraftShape, capture: Capture, head: DraftModel, pool: KVPool, first_layer: int
+    spec: SpecConfig,
+    shape: DraftShape,
+    capture: Capture,
+    head: DraftModel,
+    pool: KVPool,
+    first_layer: int,
+    stop_at: int | None = None,
 ) -> Speculation:
     """The drafter and the rule of verification that a configuration asks for."""
     verify: Verify = accept
@@ -177,4 +190,6 @@ def speculation(
         drafter = Drawer(head, pool, first_layer, shape)
     if spec.synthetic_acceptance is not None:
         verify = partial(synthetic, mean=spec.synthetic_acceptance)
+    if stop_at is not None:
+        verify = partial(limited, verify=verify, limit=stop_at)
     return Speculation(capture, drafter, verify)

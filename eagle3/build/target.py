@@ -32,18 +32,36 @@ def pick_device(name: str) -> torch.device:
 
 def target_facts(target: TargetConfig) -> tuple[Path | None, ModelFacts]:
     """The folder of the target's files, and its facts. With dummy weights the configuration's own facts will do."""
-    inline = ModelFacts.from_architecture(target.architecture) if target.architecture else None
-    if target.load_format is LoadFormat.dummy and inline:
-        return None, inline
-    folder = resolve(target.checkpoint, revision=target.revision, sha256=target.sha256)
+    folder = target_folder(target)
+    return folder, facts_in(folder, target)
+
+
+def target_folder(target: TargetConfig) -> Path | None:
+    """The folder of the target's files, fetched if need be; None where dummy weights need none."""
+    if target.load_format is LoadFormat.dummy and target.architecture is not None:
+        return None
+    return resolve(target.checkpoint, revision=target.revision, sha256=target.sha256)
+
+
+def facts_in(folder: Path | None, target: TargetConfig) -> ModelFacts:
+    """The target's facts, of its folder or of the configuration; WeightError where these disagree."""
+    if folder is None:
+        assert target.architecture is not None
+        return ModelFacts.from_architecture(target.architecture)
     facts = ModelFacts.from_hf(folder)
+    check_inline(target, facts)
+    return facts
+
+
+def check_inline(target: TargetConfig, facts: ModelFacts) -> None:
+    """Raise WeightError where the facts that a configuration carries are not those of the checkpoint."""
+    inline = ModelFacts.from_architecture(target.architecture) if target.architecture else None
     if inline and (wrong := inline.differences(facts)):
         raise WeightError(
             "target.architecture and the checkpoint's config.json disagree:\n"
             + "\n".join(f"  {line}" for line in wrong)
             + "\nmend target.architecture, or leave it out to take the checkpoint's"
         )
-    return folder, facts
 
 
 def engine_limits(cfg: EngineConfig, facts: ModelFacts) -> Limits:

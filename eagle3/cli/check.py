@@ -1,8 +1,8 @@
-"""`eagle3 check`: judge configurations without a GPU, weights or the hub."""
+"""`eagle3 check`: judge configurations without a GPU or the hub; of files that are here the headers are enough."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +11,12 @@ import typer
 from eagle3.cli.options import Json, no_multirun, takes_overrides
 from eagle3.cli.report import as_dict, console, print_problems
 from eagle3.config.flags import HydraFlags
+from eagle3.config.units import parsed, size
 from eagle3.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from eagle3.config.load import Composed
+    from eagle3.config.schema import EngineConfig
 
 
 class Format(StrEnum):
@@ -32,6 +34,9 @@ class Outcome:
     name: str
     problems: tuple[Problem, ...]
     composed: "Composed | None"
+    warnings: tuple[Problem, ...] = ()
+    config: "EngineConfig | None" = None  # with the facts that the files tell
+    report: tuple[tuple[str, str], ...] = ()  # what the files tell
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -39,32 +44,61 @@ class Outcome:
         if self.composed is not None:
             from eagle3.config.sizes import kv_bytes_per_token, memory_sum
 
-            s, config = self.composed.shape, self.composed.config
+            s, config = self.composed.shape, self.config or self.composed.config
             shape = {"D": s.depth, "K": s.top_k, "N": s.nodes, "R": s.reserve}
             memory, per_token = dict(memory_sum(config, s)), kv_bytes_per_token(config)
         return {
             "name": self.name,
             "ok": not self.problems,
             "problems": [as_dict(problem) for problem in self.problems],
-            "warnings": [as_dict(problem) for problem in (self.composed.warnings if self.composed else ())],
+            "warnings": [as_dict(problem) for problem in self.warnings],
             "not_runnable": list(self.composed.not_runnable) if self.composed else [],
             "shape": shape,
             "memory_bytes": memory,
             "kv_bytes_per_token": per_token,
+            "files": [{"what": what, "told": words} for what, words in self.report],
         }
 
 
-def _outcome(name: str, overrides: Sequence[str], flags: HydraFlags) -> Outcome:
+def _outcome(name: str, overrides: Sequence[str], flags: HydraFlags, memory: int | None, files: bool) -> Outcome:
     from eagle3.config.load import compose
 
     try:
         composed = compose(overrides, config_dir=flags.config_dir, config_name=flags.config_name)
     except ConfigError as error:
         return Outcome(name, error.problems, None)
-    return Outcome(name, (), composed)
+    outcome = Outcome(name, (), composed, composed.warnings)
+    if files:
+        outcome = _with_files(outcome, composed)
+    return outcome if memory is None else _with_memory(outcome, composed, memory)
 
 
-def _all(flags: HydraFlags, overrides: Sequence[str]) -> list[Outcome]:
+def _with_files(outcome: Outcome, composed: "Composed") -> Outcome:
+    """With what the files tell that are here; nothing heavy is imported where none is."""
+    from eagle3.build.folders import at_hand
+
+    folders = at_hand(composed.config)
+    if folders.target is None and folders.head is None:
+        report = tuple(("not here", name) for name in folders.absent)
+        return replace(outcome, problems=tuple(map(composed.placed, folders.problems)), report=report)
+    from eagle3.build.preflight import preflight
+
+    found = preflight(composed, folders)
+    notes = (composed.placed(Problem("draft.checkpoint", note, str(folders.head))) for note in found.notes)
+    warnings = (*outcome.warnings, *found.warnings, *notes)
+    return replace(outcome, problems=found.problems, warnings=warnings, config=found.config, report=found.report)
+
+
+def _with_memory(outcome: Outcome, composed: "Composed", memory: int) -> Outcome:
+    """With what fits in so many bytes of a GPU."""
+    from eagle3.build.preflight_memory import memory_fit
+
+    problems, fits = memory_fit(outcome.config or composed.config, composed.shape, memory)
+    told = (*outcome.problems, *map(composed.placed, problems))
+    return replace(outcome, problems=told, report=(*outcome.report, ("GPU", fits)))
+
+
+def _all(flags: HydraFlags, overrides: Sequence[str], memory: int | None) -> list[Outcome]:
     from eagle3.config.catalogue import TEMPLATES, catalogue
 
     wholes = [entry for entry in catalogue(flags.config_dir) if entry.group in ("conf", "recipe")]
@@ -73,18 +107,11 @@ def _all(flags: HydraFlags, overrides: Sequence[str]) -> list[Outcome]:
             f"{entry.group}={entry.name}",
             [f"{entry.group}={entry.name}", *TEMPLATES.get(entry.name, ()), *overrides],
             flags,
+            memory,
+            files=False,
         )
         for entry in wholes
     ]
-
-
-def size(count: int) -> str:
-    """Bytes with a unit."""
-    value, units = float(count), iter(("B", "KiB", "MiB", "GiB", "TiB"))
-    unit = next(units)
-    while value >= 1024:
-        value, unit = value / 1024, next(units)
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def _print_text(outcome: Outcome, brief: bool) -> None:
@@ -97,20 +124,22 @@ def _print_text(outcome: Outcome, brief: bool) -> None:
     assert outcome.composed is not None
     missing = f", not runnable yet: {'; '.join(told['not_runnable'])}" if told["not_runnable"] else ""
     out.print(f"✓ {outcome.name}{missing}", style="yellow" if missing else "green")
-    if outcome.composed.warnings:
+    if outcome.warnings:
         console().print("warnings", style="bold yellow")
-        print_problems(outcome.composed.warnings, "yellow")
+        print_problems(outcome.warnings, "yellow")
     if brief:
         return
     shape, memory = told["shape"], told["memory_bytes"]
     out.print("  shape   " + ", ".join(f"{letter} {number}" for letter, number in shape.items()))
+    for what, words in outcome.report:
+        out.print(f"  {what:{max(map(len, dict(outcome.report)))}}  {words}")
     if memory:
         out.print(f"  memory  {size(sum(memory.values()))} without the page pool:")
         for name, count in memory.items():
             out.print(f"    {size(count):>10}  {name}")
         out.print(f"    {size(told['kv_bytes_per_token']):>10}  K/V for each token in the pool")
     else:
-        out.print("  memory  unknown without inline facts of the target")
+        out.print("  memory  unknown without facts of the target")
 
 
 def _escaped(text: str) -> str:
@@ -119,7 +148,7 @@ def _escaped(text: str) -> str:
 
 def _print_github(outcome: Outcome) -> None:
     levels = [("error", outcome.problems)]
-    levels.append(("warning", outcome.composed.warnings if outcome.composed else ()))
+    levels.append(("warning", outcome.warnings))
     for level, problems in levels:
         for problem in problems:
             origin = problem.origin or ""
@@ -135,8 +164,14 @@ def check(
     all_: Annotated[bool, typer.Option("--all", help="Check every shipped engine and recipe.")] = False,
     json_: Json = False,
     format_: Annotated[Format, typer.Option("--format", help="How to print the outcome.")] = Format.text,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option("--gpu-memory", metavar="SIZE", help="Check that the engine fits a GPU of this size: 80GiB."),
+    ] = None,
 ) -> int:
     """Tell everything that is wrong with a configuration: no GPU, weights or network are needed.
+
+    Of checkpoints whose files are on this machine the headers are looked at too, but for --all.
 
     Exit code 0: all rules hold; 2: some are broken.
 
@@ -144,7 +179,7 @@ def check(
 
       eagle3 check conf=llama8b spec.max_draft_len=8
 
-      eagle3 check --config-dir . conf=mine
+      eagle3 check --config-dir . conf=mine --gpu-memory 80GiB
 
       eagle3 check --all --format github
     """
@@ -154,7 +189,10 @@ def check(
     if show(flags, overrides):
         return 0
     name = " ".join(overrides) or "the default configuration"
-    outcomes = _all(flags, overrides) if all_ else [_outcome(name, overrides, flags)]
+    memory = None if gpu_memory is None else parsed(gpu_memory)
+    if memory == 0:
+        raise typer.BadParameter(f"--gpu-memory must be a size such as 80GiB or 80GB, not {gpu_memory!r}")
+    outcomes = _all(flags, overrides, memory) if all_ else [_outcome(name, overrides, flags, memory, files=True)]
     failed = any(outcome.problems for outcome in outcomes)
     if json_ or format_ is Format.json:
         told = {"ok": not failed, "configs": [outcome.as_dict() for outcome in outcomes]}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from eagle3.config.facts import NEEDED, Facts
 from eagle3.config.files import IN_THE_BOX, in_the_box
-from eagle3.config.schema import Architecture, DecodingType, Embedding, EngineConfig, LoadFormat
+from eagle3.config.schema import Architecture, ContextLimit, DecodingType, Embedding, EngineConfig, LoadFormat
 from eagle3.config.support import TARGETS
 from eagle3.errors import Problem
 
@@ -82,17 +82,23 @@ def _numbers(key: str, facts: Architecture) -> Iterator[Problem]:
             yield Problem(f"{key}.{name}", "must be a number above 0", getattr(facts, name))
 
 
+def head_counts(heads: int, kv_heads: int | None, head_dim: int | None) -> Iterator[tuple[str, str, int]]:
+    """Counts of heads that cannot be: a field's name, what it must, and its value."""
+    if kv_heads is not None and kv_heads > 0 and heads % kv_heads:
+        yield "num_key_value_heads", f"must divide num_attention_heads ({heads})", kv_heads
+    if head_dim is not None and head_dim % 2:
+        yield "head_dim", "must be even, for rotary positions", head_dim
+
+
 def _heads(key: str, facts: Architecture) -> Iterator[Problem]:
     heads, kv_heads = facts.num_attention_heads, facts.num_key_value_heads
     if not heads or heads < 1:
         return
-    if kv_heads is not None and kv_heads > 0 and heads % kv_heads:
-        yield Problem(f"{key}.num_key_value_heads", f"must divide num_attention_heads ({heads})", kv_heads)
+    for name, message, value in head_counts(heads, kv_heads, facts.head_dim):
+        yield Problem(f"{key}.{name}", message, value)
     if facts.head_dim is None and facts.hidden_size and facts.hidden_size % heads:
         message = f"needs head_dim, as {heads} heads do not divide it"
         yield Problem(f"{key}.hidden_size", message, facts.hidden_size)
-    if facts.head_dim is not None and facts.head_dim % 2:
-        yield Problem(f"{key}.head_dim", "must be even, for rotary positions", facts.head_dim)
 
 
 def optional_facts(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
@@ -165,6 +171,18 @@ def head_fits_target(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
         yield Problem("draft.embedding", message, "target")
 
 
+def context_limit(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
+    """With draft.context_limit=error no request grows beyond the positions that the head was made for."""
+    longest = cfg.runtime.max_seq_len or (facts.target.max_position_embeddings if facts.target else None)
+    limit = facts.draft.max_position_embeddings if facts.draft else None
+    if cfg.draft.context_limit is ContextLimit.error and longest and limit and longest > limit:
+        message = (
+            f"the head was made for {limit} positions, requests may grow to {longest}: lower runtime.max_seq_len to"
+            f" {limit}, or choose extend or stop_drafting"
+        )
+        yield Problem("draft.context_limit", message, "error")
+
+
 def head_unused(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
     """A head without drafting does nothing."""
     if cfg.draft.checkpoint is not None and cfg.spec.decoding_type is DecodingType.none:
@@ -180,5 +198,6 @@ ERRORS = (
     optional_facts,
     target_has_no_head_facts,
     head_fits_target,
+    context_limit,
 )
 WARNINGS = (head_unused,)

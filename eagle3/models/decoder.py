@@ -1,5 +1,6 @@
 """One decoder for all families: embedding, layers, norm and head, driven by the facts of a config.json."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import isclose
@@ -11,6 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig
 
+from eagle3.config.rules_model import head_counts
 from eagle3.config.schema import Architecture
 from eagle3.config.support import TARGETS
 from eagle3.errors import UnsupportedError, WeightError
@@ -22,7 +24,7 @@ from eagle3.nn.embedding import Embedding
 from eagle3.nn.linear import Linear
 from eagle3.nn.mlp import MLP
 from eagle3.nn.norm import RMSNorm
-from eagle3.nn.rope import Rope, RopeFacts, Rotation
+from eagle3.nn.rope import Rope, RopeFacts, Rotation, require_known
 from eagle3.parallel import TP
 
 OnLayer = Callable[[int, Tensor, Tensor | None], None]
@@ -93,7 +95,11 @@ class ModelFacts:
             raise UnsupportedError(f"activation {act!r} (hidden_act) is not supported; known: silu")
         parameters = config.rope_parameters or {}
         rope = RopeFacts.of(config.default_theta, config.max_position_embeddings, parameters)
-        return cls._of(config, architecture, rope)
+        facts = cls._of(config, architecture, rope)
+        counts = head_counts(facts.heads, facts.kv_heads, facts.head_dim)
+        if wrong := [f"{key} {message}, not {value}" for key, message, value in counts]:
+            raise WeightError(f"config.json makes no sense: {'; '.join(wrong)}")
+        return facts
 
     @classmethod
     def _of(cls, source: Any, architecture: str, rope: RopeFacts) -> "ModelFacts":  # noqa: ANN401
@@ -162,6 +168,7 @@ def _windows(window: int | None, kinds: Sequence[str] | None, layers: int, archi
 def _read_config(folder: Path) -> PretrainedConfig:
     if not (folder / "config.json").is_file():
         raise WeightError(f"{folder} has no config.json")
+    _require_known_rope(folder / "config.json")
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         return config
@@ -169,6 +176,18 @@ def _read_config(folder: Path) -> PretrainedConfig:
         raise WeightError(f"{folder / 'config.json'} cannot be read: {fault}") from fault
     except ValueError as fault:
         raise UnsupportedError(f"{folder / 'config.json'}: {fault}") from fault
+
+
+def _require_known_rope(file: Path) -> None:
+    """Before transformers reads the file, which would print a line of its own."""
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # told by what reads it next
+    for key in ("rope_parameters", "rope_scaling"):
+        given = raw.get(key) if isinstance(raw, dict) else None
+        if isinstance(given, dict):
+            require_known(given.get("rope_type") or given.get("type") or "default")
 
 
 class Layer(nn.Module):

@@ -3,21 +3,19 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 
 from eagle3.config.schema import DraftConfig, LayerIds
 from eagle3.errors import ConfigError, Problem, RunError, UnsupportedError, WeightError
-from eagle3.models.eagle import EagleHead, head_names
 from eagle3.models.head_config import LAYER_IDS, list_meaning, listed_layers, reads_final_norm
 from eagle3.models.head_dialects import DIALECTS, Dialect
-from eagle3.models.head_facts import HeadFacts, Lender
-from eagle3.models.head_files import HeadFiles, head_facts, read_head
+from eagle3.models.head_facts import HeadFacts
+from eagle3.models.head_files import HeadFiles, read_head
+from eagle3.models.head_reader import head_facts
 from eagle3.models.head_write import t2d_of, write_head
-from eagle3.models.weights import KNOWN_LEFTOVER, check_parts, plan
-from eagle3.nn.embedding import Embedding
+from eagle3.models.headers import head_parts
+from eagle3.models.weights import check_parts
 
-_META = torch.device("meta")
 # Fields without a say in the maths that go along.
 _CARRIED = ("torch_dtype", "dtype", "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "use_cache")
 
@@ -55,7 +53,7 @@ def convert_head(folder: Path, to: str, out: Path, cfg: DraftConfig, target: Tar
     dialect, files = DIALECTS[to], read_head(folder)
     widths = _widths(files)
     facts, warnings = head_facts(files, widths, cfg)
-    wanted = _names(files, facts, widths)
+    wanted = _names(files, facts)
     if lacking := dialect.lacks(facts):
         raise UnsupportedError(f"{to} has no words for {', '.join(lacking)} of {folder}{_others(facts)}")
     if target is not None and (target.hidden, target.vocab) != (widths.hidden, widths.vocab):
@@ -83,14 +81,10 @@ def _widths(files: HeadFiles) -> Target:
     return Target(sizes[0], sizes[1], 0)
 
 
-def _names(files: HeadFiles, facts: HeadFacts, widths: Target) -> list[str]:
+def _names(files: HeadFiles, facts: HeadFacts) -> list[str]:
     """The tensors of the head, all there and of the right shapes. An all-zero d2t is kept too."""
-    embed = Embedding(widths.vocab, widths.hidden, dtype=torch.float32, device=_META)
-    lender = Lender(widths.hidden, widths.vocab, widths.layers, embed, None)
-    head = EagleHead(facts, lender, max_positions=1, max_seq_len=1, dtype=torch.float32, device=_META)
-    parts = plan(head, head_names("layers.{i}"))
-    spare = files.tensors.keys() - parts.keys() - files.unused(facts)
-    check_parts(files.folder, parts, files.tensors, sorted(n for n in spare if not KNOWN_LEFTOVER.fullmatch(n)))
+    parts, extra = head_parts(files, facts)
+    check_parts(files.folder, parts, files.tensors, extra)
     return [*parts, *({"d2t"} & files.tensors.keys() - parts.keys())]
 
 

@@ -11,7 +11,8 @@ from eagle3.errors import UnsupportedError, WeightError
 from eagle3.models.eagle import EagleHead, head_names
 from eagle3.models.head_config import CaptureChoice, capture_layers
 from eagle3.models.head_facts import HeadFacts, Lender
-from eagle3.models.head_files import HeadFiles, head_facts, read_head
+from eagle3.models.head_files import HeadFiles, read_head
+from eagle3.models.head_reader import head_facts
 from eagle3.models.vocab_map import describe_d2t, spread_d2t
 from eagle3.models.weights import dummy_weights, load_weights
 
@@ -63,12 +64,9 @@ def load_head(
     """
     files = read_head(folder)
     facts, warnings = head_facts(files, target, cfg)
-    if cfg.architecture is not None and (lines := facts.differences(cfg.architecture)):
-        raise WeightError(f"{folder} is not what draft.architecture says:\n" + "\n".join(lines))
+    check_inline(files, facts, cfg)
     choice = capture_layers(user_layers, files.config, cfg.layer_ids_convention, target.layers, facts.captured)
-    stored = files.tensors[_TYPED].dtype
-    if stored not in _DTYPES:
-        raise UnsupportedError(f"{files.where(_TYPED)} is {stored}, which is not supported")
+    stored = stored_type(files)
     head = EagleHead(
         facts,
         target,
@@ -81,6 +79,20 @@ def load_head(
     if _EMBED in files.tensors:
         warnings += _compare(files, head)
     return head, _report(head, choice, origins, stored, warnings)
+
+
+def check_inline(files: HeadFiles, facts: HeadFacts, cfg: DraftConfig) -> None:
+    """Raise WeightError where the facts that a configuration carries are not the files'."""
+    if cfg.architecture is not None and (lines := facts.differences(cfg.architecture)):
+        raise WeightError(f"{files.folder} is not what draft.architecture says:\n" + "\n".join(lines))
+
+
+def stored_type(files: HeadFiles) -> str:
+    """The type of a head's weights as safetensors writes it; UnsupportedError for one that is no float of ours."""
+    stored = files.tensors[_TYPED].dtype
+    if stored not in _DTYPES:
+        raise UnsupportedError(f"{files.where(_TYPED)} is {stored}, which is not supported")
+    return stored
 
 
 def _fill(head: EagleHead, files: HeadFiles, progress: Callable[[int, int], None] | None) -> list[tuple[str, str, str]]:

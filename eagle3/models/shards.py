@@ -75,6 +75,21 @@ def _indexed(index: Path) -> list[Path]:
     return [index.parent / name for name in sorted(by_file)]
 
 
+def read_whole(folder: Path) -> list[Path]:
+    """Weight files of a folder that cannot be looked into without reading all of them: the .bin of torch before 1.6."""
+    if any((folder / name).is_file() for name in _SINGLE[:2]):
+        return []
+    return [file for file in sorted(folder.glob("*.bin")) if not _zipped(file)]
+
+
+def _zipped(file: Path) -> bool:
+    try:
+        with file.open("rb") as head:
+            return head.read(4) == b"PK\x03\x04"
+    except OSError:
+        return False
+
+
 @contextmanager
 def open_shard(file: Path) -> Iterator[Shard]:
     """Open a .safetensors or .bin file; if it cannot be read, a WeightError names it."""
@@ -94,9 +109,7 @@ def _safetensors(file: Path) -> Shard:
 
 
 def _pickled(file: Path) -> Shard:
-    with file.open("rb") as head:
-        zipped = head.read(4) == b"PK\x03\x04"  # only these can be mapped
-    state = torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+    state = torch.load(file, map_location="cpu", weights_only=True, mmap=_zipped(file))  # others cannot be mapped
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise ValueError("it holds more than a flat table of tensors")
     tensors = {n: (tuple(t.shape), _TORCH_NAMES.get(t.dtype, str(t.dtype))) for n, t in state.items()}

@@ -14,6 +14,7 @@ from eagle3.models.shards import Found, open_shard, shards
 from eagle3.nn.linear import Linear
 from eagle3.nn.norm import RMSNorm
 
+_MOST = 8  # lines of a kind
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 KNOWN_LEFTOVER = re.compile(r"(.*\.)?rotary_emb\.inv_freq")  # a table that older checkpoints ship; we make our own
 
@@ -70,20 +71,31 @@ def _survey(files: Iterable[Path], rename: Callable[[str], str | None]) -> dict[
     return found
 
 
-def check_parts(folder: Path, parts: Mapping[str, Part], found: Mapping[str, Found], extra: Iterable[str]) -> None:
-    """Hold what was `found` against a plan, by its names; `extra` is left over.
+def part_faults(parts: Mapping[str, Part], found: Mapping[str, Found], extra: Iterable[str]) -> list[str]:
+    """What was `found`, held against a plan by its names: one line for all that is missing, left over or otherwise.
 
-    Raises one WeightError with all that is missing, left over or of another shape or kind.
+    `extra` is left over. Of each kind there are `_MOST` lines, and a count of the rest.
     """
-    problems = [f"missing: {name} (for {parts[name].parameter})" for name in parts if name not in found]
-    problems += [f"left over: {name} {list(found[name].shape)}" for name in extra]
+    kinds: dict[str, list[str]] = {kind: [] for kind in ("missing", "left over", "shape", "type")}
+    kinds["missing"] = [f"{name} (for {parts[name].parameter})" for name in parts if name not in found]
+    kinds["left over"] = [f"{name} {list(found[name].shape)}" for name in extra]
     for name in (n for n in parts if n in found):
         seen, into = found[name], parts[name].into
         if seen.shape != tuple(into.shape):
-            problems.append(f"shape: {name} is {list(seen.shape)}, the model wants {list(into.shape)}")
+            kinds["shape"].append(f"{name} is {list(seen.shape)}, the model wants {list(into.shape)}")
         elif into.is_floating_point() != (seen.dtype in _FLOATS):
-            problems.append(f"type: {name} is {seen.dtype}, the model wants {into.dtype}")
-    if problems:
+            kinds["type"].append(f"{name} is {seen.dtype}, the model wants {into.dtype}")
+    lines = []
+    for kind, told in kinds.items():
+        lines += [f"{kind}: {line}" for line in told[:_MOST]]
+        if len(told) > _MOST:
+            lines.append(f"{kind}: … and {len(told) - _MOST} more")
+    return lines
+
+
+def check_parts(folder: Path, parts: Mapping[str, Part], found: Mapping[str, Found], extra: Iterable[str]) -> None:
+    """Raise one WeightError with all that `part_faults` tells."""
+    if problems := part_faults(parts, found, extra):
         raise WeightError(f"{folder} does not fit the model:\n" + "\n".join(f"  {line}" for line in problems))
 
 
@@ -95,6 +107,39 @@ def _check_tied(found: Mapping[str, Found], copies: Mapping[str, str]) -> None:
                 values.append(shard.read(seen.stored))
         if not torch.equal(*values):
             raise WeightError(f"the config ties {copy} to {original}, but the checkpoint ships two that differ")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A model's places and a checkpoint's tensors, by name; nothing is read or judged yet."""
+
+    parts: Mapping[str, Part]
+    found: Mapping[str, Found]
+    copies: Mapping[str, str]  # tied tensors that are shipped all the same -> their originals
+    ignored: tuple[str, ...]
+    extra: tuple[str, ...]  # left over
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        folder: Path,
+        names: Names,
+        *,
+        tied: Mapping[str, str] | None = None,
+        rename: Callable[[str], str | None] = lambda name: name,
+    ) -> "Fit":
+        """From the headers in `folder`; the rest as in `load_weights`."""
+        parts = plan(model, names)
+        found = _survey(shards(folder), rename)
+        copies = {c: o for c, o in (tied or {}).items() if c in found and c not in parts}
+        for copy, original in list(copies.items()):
+            if original not in found:
+                found[original] = found.pop(copy)
+                del copies[copy]
+        spare = [name for name in found if name not in parts and name not in copies]
+        ignored = tuple(name for name in spare if KNOWN_LEFTOVER.fullmatch(name))
+        return cls(parts, found, copies, ignored, tuple(name for name in spare if name not in ignored))
 
 
 def load_weights(
@@ -112,17 +157,10 @@ def load_weights(
     that are copies of others: not needed, but one that is shipped must equal its original, and may stand in
     for it. `progress(done, total)` is told bytes of the model filled.
     """
-    parts = plan(model, names)
-    found = _survey(shards(folder), rename)
-    copies = {c: o for c, o in (tied or {}).items() if c in found and c not in parts}
-    for copy, original in list(copies.items()):
-        if original not in found:
-            found[original] = found.pop(copy)
-            del copies[copy]
-    spare = [name for name in found if name not in parts and name not in copies]
-    ignored = [name for name in spare if KNOWN_LEFTOVER.fullmatch(name)]
-    check_parts(folder, parts, found, [name for name in spare if name not in ignored])
-    _check_tied(found, copies)
+    fit = Fit.of(model, folder, names, tied=tied, rename=rename)
+    parts, found = fit.parts, fit.found
+    check_parts(folder, parts, found, fit.extra)
+    _check_tied(found, fit.copies)
 
     done, total = 0, sum(part.into.nbytes for part in parts.values())
     loaded, broken = [], []
@@ -140,7 +178,7 @@ def load_weights(
                     progress(done, total)
     if broken:
         raise WeightError(f"{folder} holds what is no number:\n" + "\n".join(f"  {line}" for line in broken))
-    return LoadReport(tuple(loaded), (*ignored, *copies))
+    return LoadReport(tuple(loaded), (*fit.ignored, *fit.copies))
 
 
 def dummy_weights(model: nn.Module, seed: int = 0, std: float = 0.02) -> None:

@@ -38,6 +38,13 @@ class RopeFacts:
         return cls(theta, max_position_embeddings, given or None)
 
 
+def require_known(kind: object) -> None:
+    """Raise UnsupportedError for a rope_type that is not known."""
+    if kind != "default" and kind not in tuple(ROPE_INIT_FUNCTIONS):
+        known = ", ".join(["default", *ROPE_INIT_FUNCTIONS])
+        raise UnsupportedError(f"rope scaling {kind!r} is not supported; known: {known}")
+
+
 def frequencies(facts: RopeFacts, dim: int, max_seq_len: int) -> tuple[Tensor, float]:
     """Inverse frequencies [dim / 2] f32 and the factor on cosines and sines, as for sequences of max_seq_len.
 
@@ -45,9 +52,7 @@ def frequencies(facts: RopeFacts, dim: int, max_seq_len: int) -> tuple[Tensor, f
     """
     scaling = facts.scaling or {}
     kind = scaling.get("rope_type", "default")
-    if kind != "default" and kind not in ROPE_INIT_FUNCTIONS:
-        known = ", ".join(["default", *ROPE_INIT_FUNCTIONS])
-        raise UnsupportedError(f"rope scaling {kind!r} is not supported; known: {known}")
+    require_known(kind)
     if kind != "proportional" and scaling.get("partial_rotary_factor", 1.0) != 1.0:
         raise UnsupportedError("rotary embedding of a part of a head (partial_rotary_factor) is not supported")
     if kind == "default":

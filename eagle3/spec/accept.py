@@ -1,9 +1,11 @@
 """One rule for every mode: the target's own token at each node, then the longest path that carries it.
 
 Two stand-ins exist: `reject`, the ratio test for chains whose drafts were drawn, and `synthetic`, which pretends.
+`limited` takes any of them as far as a position.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -88,6 +90,12 @@ def synthetic(logits: Tensor, state: SlotState, draws: Draws, depth: int, *, mea
     said = tree.tokens.gather(1, child.clamp(min=0).long())
     predicted = torch.where(child >= 0, said, predicted)
     return Accepted(*verify_tree(tree.tokens, child, tree.next_sibling, predicted, state.has_tree, depth))
+
+
+def limited(logits: Tensor, state: SlotState, draws: Draws, depth: int, *, verify: Verify, limit: int) -> Accepted:
+    """`verify`, but of a tree that may reach position `limit` the root alone: such a request decodes plainly."""
+    inside = state.length + depth < limit  # [G], the deepest node's position
+    return verify(logits, replace(state, has_tree=state.has_tree & inside), draws, depth)
 
 
 def _index(state: SlotState) -> Tensor:

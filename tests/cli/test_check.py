@@ -10,10 +10,11 @@ import typer
 
 from eagle3 import cli
 from eagle3.cli import main
-from eagle3.cli.check import size
 from eagle3.cli.options import takes_overrides
 from eagle3.config.flags import HydraFlags
+from eagle3.config.units import size
 from eagle3.errors import WeightError
+from helpers.cycle_files import write_cycle
 
 FAULTS = ["spec=forest", "kv.tokens_per_block=33", "+runtime.foo=3", "target.dtype=f3", "sampling.sede=3"]
 
@@ -27,6 +28,7 @@ def test_all_shipped_engines_and_recipes_pass(capsys: pytest.CaptureFixture[str]
     assert "✓ conf=llama70b, not runnable yet: " in out
     assert "tensor parallelism" in out
     assert "✗" not in out + err
+    assert "captures" not in out, "headers are looked at for one configuration, not for all"
     told = [line.split()[0] for line in err.splitlines() if line.startswith("  ") and not line.startswith("   ")]
     assert set(told) == {"spec.synthetic_acceptance"}, "no other warning, and that one in recipes that time trees"
 
@@ -186,13 +188,59 @@ def test_help_and_check_import_nothing_heavy() -> None:
 
     assert last_line("--help") == "0 []"
     assert last_line("check", "--help") == "0 []"
-    assert last_line("check") == "0 ['hydra', 'omegaconf']"
+    assert last_line("check", "conf=llama8b", "--gpu-memory", "80GiB") == "0 ['hydra', 'omegaconf']"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
 
     assert capsys.readouterr().out.startswith("eagle3 ")
+
+
+def test_a_memory_is_checked_against(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "conf=llama8b", "--gpu-memory", "14GiB"]) == 2
+    seen = capsys.readouterr().err
+    assert "target.checkpoint  takes 15.7 GiB of weights with its head, of 14.0 GiB" in seen
+    assert main(["check", "conf=llama8b", "--gpu-memory", "80GB"]) == 0
+    out = capsys.readouterr().out
+    assert "  GPU       weights, logits and captures take 16.0 GiB of 74.5 GiB; then 418024 KV entries, 100 req" in out
+    assert "  not here  meta-llama/Llama-3.1-8B-Instruct" in out
+    assert main(["check", "--gpu-memory", "much"]) == 2
+    assert "--gpu-memory must be a size such as 80GiB" in capsys.readouterr().err
+
+
+def test_what_files_tell_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = [*write_cycle(tmp_path), "spec=chain", "spec.max_draft_len=3", "sampling.max_new_tokens=20"]
+    capsys.readouterr()
+    assert main(["check", *pair]) == 0
+    out, err = capsys.readouterr()
+    assert (
+        "  captures    outputs of layers [1, 3, 4] = inputs of layers [2, 4, 5], the default; hidden_states [2, 4"
+        in out
+    )
+    assert "  positions   the head was made for 64, requests may grow to 100: extend" in out
+    assert "target weights" in out, "a sum over the files' facts"
+    assert err == ""
+
+    config = tmp_path / "head" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"vocab_size": 32, "odd": 1}))
+    config = tmp_path / "target" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_key_value_heads": 1}))
+    assert main(["check", "--json", *pair]) == 2
+    (told,) = json.loads(capsys.readouterr().out)["configs"]
+    problems = {problem["key"]: problem for problem in told["problems"]}
+    assert problems.keys() == {"target.checkpoint", "draft.checkpoint"}
+    assert "num_key_value_heads is 1 · head_dim 16, but" in problems["target.checkpoint"]["wanted"]
+    assert "vocab_size is 32, but the target has 64 tokens" in problems["draft.checkpoint"]["wanted"]
+    assert problems["draft.checkpoint"]["origin"] == f"override draft.checkpoint={tmp_path / 'head'}"
+    assert [warning["wanted"] for warning in told["warnings"]] == [
+        "config.json has unknown fields that are not used: odd"
+    ]
+    assert {"what": "vocabulary", "told": "identity map (full vocabulary)"} in told["files"]
+    assert main(["generate", *pair, "--prompt-ids", "3"]) == 2
+    err = capsys.readouterr().err
+    assert "2 problems in the configuration" in err
+    assert "another tokenizer?" in err
 
 
 def test_sizes_have_units() -> None:

@@ -10,7 +10,7 @@ import train_rows
 
 from eagle3.config import rules_engine, rules_model, rules_spec
 from eagle3.config.rules import Rule
-from eagle3.config.schema import DecodingType, DraftPool, DType, Embedding, LoadFormat
+from eagle3.config.schema import ContextLimit, DecodingType, DraftPool, DType, Embedding, LoadFormat
 
 CHAIN = {"spec__use_dynamic_tree": False, "spec__dynamic_tree_max_topK": None}
 HEAD = "draft__architecture__"
@@ -101,6 +101,13 @@ FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
         {"draft__embedding": Embedding.target},
         "draft.embedding",
         "must be own",
+    ),
+    (
+        m.context_limit,
+        "llama8b",
+        {"draft__context_limit": ContextLimit.error},
+        "draft.context_limit",
+        "made for 2048 positions, requests may grow to 4096: lower runtime.max_seq_len to 2048",
     ),
     (m.head_unused, "llama8b", {"spec__decoding_type": DecodingType.none}, "draft.checkpoint", "is not used"),
     (
@@ -269,6 +276,8 @@ PASSING: list[tuple[Rule, str, dict[str, Any]]] = [
     *((m.architectures, name, {}) for name in ("llama8b", "llama70b", "vicuna13b", "qwen3_8b")),
     (m.target_has_no_head_facts, "llama8b", {}),
     *((m.head_fits_target, name, {}) for name in ("llama8b", "llama70b", "vicuna13b", "qwen3_8b")),
+    (m.context_limit, "llama8b", {"draft__context_limit": ContextLimit.error, "runtime__max_seq_len": 2048}),
+    *((m.context_limit, "llama8b", {"draft__context_limit": limit}) for limit in list(ContextLimit)[:2]),
     (m.head_unused, "llama8b", {}),
     (s.fields_without_drafting, "mistral7b", {}),
     (s.fields_without_drafting, "llama8b", {}),

@@ -1,0 +1,54 @@
+"""Where the files of a configuration's two models are. Nothing heavy is imported."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from eagle3.config.schema import DecodingType, EngineConfig, LoadFormat
+from eagle3.errors import Problem
+from eagle3.models.checkpoint import resolve
+from eagle3.models.faults import Faults
+from eagle3.models.located import located
+
+
+@dataclass(frozen=True)
+class Folders:
+    """None where a model needs no files, or where they are not here."""
+
+    target: Path | None
+    head: Path | None
+    problems: tuple[Problem, ...] = ()
+    absent: tuple[str, ...] = ()  # checkpoints whose files are not here
+
+
+def _wanted(cfg: EngineConfig) -> tuple[str | None, str | None]:
+    """The checkpoints that are read."""
+    target, draft = cfg.target, cfg.draft
+    made_up = target.load_format is LoadFormat.dummy and target.architecture is not None
+    drafts = cfg.spec.decoding_type is DecodingType.eagle3 and draft.load_format is not LoadFormat.dummy
+    return None if made_up else target.checkpoint, draft.checkpoint if drafts else None
+
+
+def fetched(cfg: EngineConfig) -> Folders:
+    """The folders, their files fetched where they are not here; errors as in `resolve`."""
+    target, head = _wanted(cfg)
+    return Folders(
+        None if target is None else resolve(target, revision=cfg.target.revision, sha256=cfg.target.sha256),
+        None if head is None else resolve(head, revision=cfg.draft.revision),
+    )
+
+
+def at_hand(cfg: EngineConfig) -> Folders:
+    """The folders whose files are here; what is wrong with one is among the problems."""
+    target, head = _wanted(cfg)
+    of_target, of_head = Faults("target.checkpoint", target), Faults("draft.checkpoint", head)
+    places = (
+        of_target.attempt(
+            lambda: located(target, revision=cfg.target.revision, sha256=cfg.target.sha256) if target else None, None
+        ),
+        of_head.attempt(lambda: located(head, revision=cfg.draft.revision) if head else None, None),
+    )
+    problems = (*of_target.problems(), *of_head.problems())
+    told = {problem.value for problem in problems}
+    names = ((target, places[0]), (head, places[1]))
+    absent = tuple(name for name, place in names if name is not None and place is None and name not in told)
+    return Folders(*places, problems, absent)

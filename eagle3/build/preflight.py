@@ -1,0 +1,123 @@
+"""What a configuration's files tell before a tensor is loaded: from their headers, all problems at once."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from eagle3.build.folders import Folders
+from eagle3.build.memory import free_bytes
+from eagle3.build.preflight_facts import rules_again, with_facts
+from eagle3.build.preflight_memory import memory_fit
+from eagle3.build.preflight_text import compare_tokenizers
+from eagle3.build.target import check_inline
+from eagle3.config.load import Composed
+from eagle3.config.schema import EngineConfig
+from eagle3.errors import ConfigError, Problem
+from eagle3.models.decoder import ModelFacts
+from eagle3.models.faults import Faults
+from eagle3.models.headers import HeadLook, look_at_head, look_at_target
+from eagle3.models.shards import read_whole
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What was found."""
+
+    config: EngineConfig  # with the facts of the files
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+    notes: tuple[str, ...]  # what a head's files say and is not obeyed
+    report: tuple[tuple[str, str], ...]  # what it is, in words
+
+
+def preflight(composed: Composed, folders: Folders) -> Preflight:
+    """Hold the headers in `folders` against each other, against config.json and against the configuration."""
+    cfg, report = composed.config, [("not here", name) for name in folders.absent]
+    for_target = Faults("target.checkpoint", cfg.target.checkpoint)
+    for_head = Faults("draft.checkpoint", cfg.draft.checkpoint)
+    if folders.target is not None:
+        report += _unread(folders.target)
+    target = for_target.attempt(lambda: _target(cfg, folders.target, for_target), None)
+    look = None
+    if folders.head is not None:
+        report += _unread(folders.head)
+    if folders.head is not None and target is not None and not read_whole(folders.head):
+        longest = cfg.runtime.max_seq_len or target.max_positions
+        look = look_at_head(folders.head, target, cfg.draft, cfg.spec.layers_to_capture, longest, for_head)
+    if look is not None and target is not None:
+        report += _of_head(look, target.layers)
+    sound, whole = not for_target.seen, not for_target.seen and not for_head.seen
+    filled = with_facts(cfg, target if sound else None, look if whole else None)
+    problems = [*folders.problems, *for_target.problems(), *for_head.problems()]
+    warnings: list[Problem] = []
+    if folders.target is not None and folders.head is not None:
+        problems_of_text, warnings = compare_tokenizers(folders.target, folders.head)
+        problems += problems_of_text
+    told = {problem.key for problem in problems}
+    if not whole:
+        told.add("spec.layers_to_capture")  # who chooses them is not known
+    broken, warned = rules_again(cfg, filled, told)
+    report += _positions(filled)
+    return Preflight(
+        filled,
+        tuple(map(composed.placed, problems + broken)),
+        tuple(map(composed.placed, warnings + warned)),
+        () if look is None else look.warnings,
+        tuple(report),
+    )
+
+
+def look_before(composed: Composed, folders: Folders, device: torch.device) -> None:
+    """Raise ConfigError with all problems of the files, and of weights that are more than a GPU has free."""
+    found = preflight(composed, folders)
+    problems = list(found.problems)
+    if device.type == "cuda":
+        problems += memory_fit(found.config, composed.shape, free_bytes(device), sure=True)[0]
+    if problems:
+        raise ConfigError(problems)
+    for warning in found.warnings:
+        log.warning("%s", warning)
+    for what, words in found.report:
+        log.log(logging.INFO if what == "positions" else logging.DEBUG, "%s: %s", what, words)
+
+
+def _target(cfg: EngineConfig, folder: Path | None, faults: Faults) -> ModelFacts | None:
+    """The target's facts, and its headers held against them."""
+    if folder is None:
+        return ModelFacts.from_architecture(cfg.target.architecture) if cfg.target.architecture else None
+    facts = ModelFacts.from_hf(folder)
+    faults.sound(lambda: check_inline(cfg.target, facts))
+    if not read_whole(folder):
+        look_at_target(folder, facts, cfg.runtime.max_seq_len or facts.max_positions, faults)
+    return facts
+
+
+def _unread(folder: Path) -> Iterator[tuple[str, str]]:
+    for file in read_whole(folder):
+        yield "not read", f"{file}: a .bin of before torch 1.6 tells nothing before all of it is loaded"
+
+
+def _of_head(look: HeadLook, layers: int) -> Iterator[tuple[str, str]]:
+    """What tells two heads apart. Of transformers' hidden states the last is the final norm's output."""
+    if look.choice is not None:
+        theirs = [layers if i < 0 else i + 1 if i < layers - 1 else "none" for i in look.choice.outputs]
+        yield "captures", f"{look.choice}; hidden_states [{', '.join(map(str, theirs))}] of transformers"
+    if look.vocabulary is not None:
+        yield "vocabulary", look.vocabulary + (f", d2t {look.d2t_hash}" if look.d2t_hash else "")
+    verifier = (look.files.config.get("speculators_config") or {}).get("verifier")
+    if isinstance(verifier, dict) and isinstance(name := verifier.get("name_or_path"), str):
+        yield "made for", name
+
+
+def _positions(cfg: EngineConfig) -> Iterator[tuple[str, str]]:
+    """Where requests may outgrow the head."""
+    facts, longest = cfg.draft.architecture, cfg.runtime.max_seq_len
+    limit = facts.max_position_embeddings if facts is not None and cfg.draft.checkpoint is not None else None
+    if limit is not None and longest is not None and longest > limit:
+        policy = cfg.draft.context_limit.value
+        yield "positions", f"the head was made for {limit}, requests may grow to {longest}: {policy}"
