@@ -15,6 +15,7 @@ from eagle3.bench.run import Cell
 from eagle3.bench.sections import Profile
 from eagle3.bench.soak import Soak, total_throughput
 from eagle3.bench.workload import Workload
+from eagle3.config.results import Outcome
 from eagle3.config.schema import EngineConfig
 
 SCHEMA = "eagle3.bench/1"
@@ -151,6 +152,19 @@ def soak_record(overrides: Iterable[str], soak: Soak, device: torch.device) -> d
             "slots_total": soak.slots_total,
         },
     }
+
+
+def outcome(done: dict[str, Any], arm: str) -> Outcome:
+    """What a sweep tells of a run: the arm's first cell."""
+    cell = next(c for c in done["cells"] if c["arm"] == arm)
+    spec, speedup, step = cell["spec"], cell["speedup"], cell["step_ms"]
+    numbers = {
+        "output_throughput": cell["output_throughput"][1],
+        "speedup": speedup and speedup["output_throughput"],
+        "tau": spec and spec["mean_acceptance_length"],
+        "step_ms": step and step[1],
+    }
+    return Outcome(cell["output_throughput"][1], numbers, done["validity"]["acceptance_valid"])
 
 
 def table(done: dict[str, Any]) -> Table:

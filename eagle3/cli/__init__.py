@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from eagle3.cli import benchmark, check, convert, data, env, generate, pull, show, support, train, tree, warmup
+from eagle3.cli import benchmark, check, convert, data, env, generate, plot, pull, show, support, train, tree, warmup
 from eagle3.cli import list as list_
 from eagle3.cli.report import print_error
 from eagle3.errors import Eagle3Error, RunError
@@ -43,6 +43,7 @@ def about(
 app.command("generate")(generate.generate)
 app.command("tree")(tree.tree)
 app.command("benchmark")(benchmark.benchmark)
+app.command("plot")(plot.plot)
 app.command("data")(data.data)
 app.command("train")(train.train)
 app.command("warmup")(warmup.warmup)

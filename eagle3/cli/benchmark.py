@@ -6,18 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from eagle3.cli.bench_modes import alone, kernels_task, minutes, soak_task
 from eagle3.cli.options import Json, takes_overrides
+from eagle3.cli.report import Format
 from eagle3.config.flags import HydraFlags
 from eagle3.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from eagle3.bench.workload import Workload
     from eagle3.config.load import Composed
+    from eagle3.config.results import Outcome, Result
     from eagle3.engine.engine import Engine
     from eagle3.text.prompts import Prompt
 
@@ -27,7 +29,7 @@ class Options:
     """What a run takes beside its configuration; travels to a sweep's workers."""
 
     prompts: "tuple[Prompt, ...]"  # none: made-up token ids
-    json: bool
+    format: Format
     profile: bool = False
     trace: str | None = None
 
@@ -58,6 +60,10 @@ def benchmark(
     kernels: Annotated[
         bool, typer.Option("--kernels", help="Instead: time the attention kernel alone, without weights.")
     ] = False,
+    format_: Annotated[
+        Format | None,
+        typer.Option("--format", help="How results are printed: csv has every number. [default: table]"),
+    ] = None,
     json_: Json = False,
 ) -> int:
     """Measure steps, latency, throughput and acceptance, plain and speculative, by batch size.
@@ -68,6 +74,9 @@ def benchmark(
 
     --soak serves prompts and answers of all lengths, sampled in all ways, some aborted, a tenth of the time a window,
     and fails (1) if pages, slots or memory do not come back. --kernels times tree attention over runtime.max_seq_len entries, for each of bench.batch_sizes.
+
+    --json is --format json. In csv a row is an arm at a batch size. With -m csv and markdown print one table of all jobs, own
+    arm and first batch size of each, and the jobs' own tables go to stderr; with --json each job prints its record.
 
     Examples:
 
@@ -81,25 +90,50 @@ def benchmark(
 
       eagle3 benchmark conf=llama8b runtime.max_seq_len=32768 --kernels
 
-      eagle3 benchmark -m spec.max_draft_len=3,5,7 conf=llama8b --prompt-file questions.jsonl
+      eagle3 benchmark -m spec.max_draft_len=3,5,7 conf=llama8b --prompt-file questions.jsonl --format markdown
     """  # noqa: E501
     from eagle3.cli.prompts import given_prompts
     from eagle3.config import load
 
     if load.show(flags, overrides):
         return 0
+    format_ = chosen(format_, json_)
     others = {"--prompt-file": prompt_file, "--profile": profile, "--trace": trace}
     if instead := alone({"--soak": soak is not None, "--kernels": kernels}, others):
+        if format_ in (Format.csv, Format.markdown):
+            message = f"cannot go with {instead}, which prints a table or json"
+            raise ConfigError([Problem("--format", message, format_, "command line")])
+        as_json = format_ is Format.json
         if instead == "--kernels":
-            return load.run(partial(kernels_task, json_), flags, overrides)
-        return load.run(partial(soak_task, 60 * minutes(soak), json_), flags, overrides)
+            return load.run(partial(kernels_task, as_json), flags, overrides)
+        return load.run(partial(soak_task, 60 * minutes(soak), as_json), flags, overrides)
     prompts = given_prompts((), prompt_file, ()) if prompt_file else ()
     if own := [i for i, p in enumerate(prompts) if p.sampling]:
         message = "sampling of their own is not measured; leave it out, or set sampling.… for all"
         raise ConfigError([Problem("--prompt-file", message, [f"prompt {i}" for i in own[:5]], "command line")])
     if trace is not None:
         trace = trace_file(trace, flags)
-    return load.run(partial(task, Options(prompts, json_, profile, trace)), flags, overrides)
+    options = Options(prompts, format_, profile, trace)
+    return load.run(partial(task, options), flags, overrides, partial(print_sweep, format_))
+
+
+def chosen(given: Format | None, json_: bool) -> Format:
+    """The format that is asked for. Raises `ConfigError` where two are."""
+    if json_ and given not in (None, Format.json):
+        raise ConfigError([Problem("--format", "contradicts --json: leave one out", given, "command line")])
+    return Format.json if json_ else given or Format.table
+
+
+def print_sweep(format_: Format, results: "Sequence[Result]") -> None:
+    """A sweep's results: for csv and markdown on stdout, else a table on stderr."""
+    from eagle3.cli.report import as_csv, as_markdown
+    from eagle3.config.results import print_failures, print_table, rows, table
+
+    if format_ not in (Format.csv, Format.markdown):
+        print_table(results)
+        return
+    typer.echo(as_csv(*rows(results)) if format_ is Format.csv else as_markdown(table(results)), nl=False)
+    print_failures(results)
 
 
 def trace_file(given: str, flags: HydraFlags) -> str:
@@ -115,10 +149,10 @@ def trace_file(given: str, flags: HydraFlags) -> str:
     return str(path)
 
 
-def task(options: Options, composed: "Composed") -> float:
-    """Measure a configuration; output tokens a second of its own arm at the first batch size."""
+def task(options: Options, composed: "Composed") -> "Outcome":
+    """Measure a configuration; what its own arm came to at the first batch size."""
     from eagle3.bench.profile import profile, trace
-    from eagle3.bench.report import profile_table, record, table
+    from eagle3.bench.report import outcome, record
     from eagle3.bench.run import measure
     from eagle3.build.engine import build_arms
     from eagle3.cli.report import console, loading, print_problems
@@ -152,17 +186,31 @@ def task(options: Options, composed: "Composed") -> float:
                 found = [replace(c, profile=profile(arms[c.arm], ids, bench.output_len)) for c in found]
             cells += found
     done = record(composed.config, composed.overrides, cells, work, own.runner.preparer.device)
-    if options.json:
-        typer.echo(json.dumps(done))
-    else:
-        console(stderr=False).print(table(done))
-        if options.profile:
-            console(stderr=False).print(profile_table(done))
+    print_record(options, done)
     if options.trace:  # after what was measured is told, as writing may fail
         with console().status("trace"):
             trace(own, work.batch(bench.batch_sizes[0], 0), bench.output_len, Path(options.trace))
-    first = next(c for c in done["cells"] if arms[c["arm"]] is own)
-    return float(first["output_throughput"][1])
+    return outcome(done, next(name for name, arm in arms.items() if arm is own))
+
+
+def print_record(options: Options, done: "dict[str, Any]") -> None:
+    """A run's record on stdout; a sweep's job leaves it to the one table in csv and markdown."""
+    from eagle3.bench.flat import flat
+    from eagle3.bench.report import profile_table, table
+    from eagle3.cli.report import as_csv, as_markdown, console
+    from eagle3.config.run import in_sweep
+
+    apart = options.format in (Format.csv, Format.markdown) and in_sweep()
+    tables = [table(done), *([profile_table(done)] if options.profile else [])]
+    if options.format is Format.json:
+        typer.echo(json.dumps(done))
+    elif options.format is Format.table or apart:
+        for shown in tables:
+            console(stderr=apart).print(shown)
+    elif options.format is Format.csv:
+        typer.echo(as_csv(*flat(done)), nl=False)
+    else:
+        typer.echo("\n".join(map(as_markdown, tables)), nl=False)
 
 
 def workload(prompts: "Sequence[Prompt]", engine: "Engine") -> "Workload":

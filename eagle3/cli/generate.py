@@ -12,6 +12,7 @@ from eagle3.errors import RunError
 
 if TYPE_CHECKING:
     from eagle3.config.load import Composed
+    from eagle3.config.results import Outcome
     from eagle3.text.prompts import Prompt
 
 
@@ -87,12 +88,13 @@ def generate(
     return load.run(partial(task, options), flags, overrides)
 
 
-def task(options: Options, composed: "Composed") -> float:
-    """Answer the prompts of `options` with the engine of a configuration; output tokens a second."""
+def task(options: Options, composed: "Composed") -> "Outcome":
+    """Answer the prompts of `options` with the engine of a configuration; output tokens a second and tau."""
     from eagle3.build.engine import build_engine
     from eagle3.cli.answers import Answers
     from eagle3.cli.prompts import encoded
     from eagle3.cli.report import loading, print_problems
+    from eagle3.config.results import Outcome
 
     print_problems(composed.warnings, "yellow")
     with loading("weights") as progress:
@@ -114,4 +116,6 @@ def task(options: Options, composed: "Composed") -> float:
         answers.close(engine.stats())
     if answers.refused:
         raise RunError(f"{answers.refused} of {len(prompts)} prompts were refused")
-    return answers.rate
+    spec = engine.stats()
+    numbers = {"output_throughput": answers.rate, "tau": spec.mean_acceptance_length if spec else None}
+    return Outcome(answers.rate, numbers, acceptance_valid=spec is None or spec.acceptance_valid)

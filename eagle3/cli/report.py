@@ -1,14 +1,27 @@
-"""How problems, warnings and errors look on the terminal: always on stderr, one clear block."""
+"""How problems, warnings and errors look on the terminal (on stderr, one clear block), and tables as other formats."""
 
+import csv
+import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from eagle3.errors import ConfigError, Eagle3Error, Problem
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    markdown = "markdown"
 
 
 def console(stderr: bool = True) -> "Console":
@@ -63,3 +76,21 @@ def loading(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=console(), transient=True, disable=not console().is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def as_csv(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Lines with their ends: the head, then the rows; what is None is left empty."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
+    return text.getvalue()
+
+
+def as_markdown(table: "Table") -> str:
+    """The lines of a table as people paste it, under its title if it has one."""
+    head = [str(column.header) for column in table.columns]
+    rule = ["---:" if column.justify == "right" else ":---" for column in table.columns]
+    rows = zip(*(map(str, column.cells) for column in table.columns), strict=True)
+    cells = ([cell.replace("|", "\\|") for cell in line] for line in (head, rule, *rows))
+    lines = [f"| {' | '.join(line)} |" for line in cells]
+    title = [str(table.title), ""] if table.title else []
+    return "\n".join([*title, *lines, ""])

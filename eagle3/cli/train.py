@@ -17,6 +17,7 @@ from eagle3.config.flags import HydraFlags
 
 if TYPE_CHECKING:
     from eagle3.config.load import Composed
+    from eagle3.config.results import Outcome
     from eagle3.train.trainer import Figures
 
 
@@ -65,10 +66,11 @@ def train(flags: HydraFlags, overrides: list[str], json_: Json = False) -> int:
     return load.run(partial(task, json_), flags, overrides)
 
 
-def task(json_: bool, composed: "Composed") -> float:
-    """Train; the simulated acceptance length at the end."""
+def task(json_: bool, composed: "Composed") -> "Outcome":
+    """Train; the simulated acceptance length at the end, and the loss of step 1."""
     import os
 
+    from eagle3.config.results import Outcome
     from eagle3.train.data_run import lacking, release
     from eagle3.train.run import ready, train_head
 
@@ -114,7 +116,7 @@ def task(json_: bool, composed: "Composed") -> float:
         if (peak := summary.memory.peak) is not None:
             out.print(f"memory: {peak / 2**30:.2f} GiB at most, {summary.memory.paper.sum / 2**30:.2f} GiB on paper")
         out.print(f"head: draft.checkpoint={summary.head}")
-    return summary.score.tau
+    return Outcome(summary.score.tau, {"tau": summary.score.tau, "loss": summary.score.loss[0]})
 
 
 @contextmanager

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import math
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,16 +13,16 @@ from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from rich.console import Console
-from rich.table import Column, Table
 
+from eagle3.config import results
 from eagle3.config.compose import FAULTS, Composed, compose, compose_dict, told
 from eagle3.config.flags import HydraFlags
 from eagle3.config.overrides import admit, forced, parse
+from eagle3.config.results import Outcome, Tell
 from eagle3.config.session import loader_of, session
 from eagle3.errors import ConfigError, Eagle3Error, Problem
 
-Task = Callable[[Composed], float | None]
+Task = Callable[[Composed], Outcome | float | None]
 log = logging.getLogger(__name__)
 
 
@@ -32,11 +30,11 @@ class JobFailed(Eagle3Error):
     """A job of a sweep failed; its result file says how."""
 
 
-def run(task: Task, flags: HydraFlags, overrides: Sequence[str]) -> int:
+def run(task: Task, flags: HydraFlags, overrides: Sequence[str], tell: Tell = results.print_table) -> int:
     """Show what `flags` ask for, or run `task`; the exit code: 0 done, 1 a job of a sweep failed.
 
-    `task` is importable and picklable, for launchers that start processes. Raises ConfigError, and what
-    the task of a single run raises.
+    `task` is importable and picklable, for launchers that start processes; `tell` gets a sweep's results, as the
+    jobs came. Raises ConfigError, and what the task of a single run raises.
     """
     name, texts = flags.config_name, list(overrides)
     try:
@@ -50,7 +48,7 @@ def run(task: Task, flags: HydraFlags, overrides: Sequence[str]) -> int:
                 raise ConfigError(problems)
             if sweep:
                 texts = [forced(loader_of(hydra), override, everywhere=False) for override in parsed]
-                return _sweep(hydra, task, name, texts)
+                return _sweep(hydra, task, name, texts, tell)
         compose(texts, config_dir=flags.config_dir, config_name=name)  # all problems, before any folder is made
         with session(flags.config_dir) as hydra:
             texts = [forced(loader_of(hydra), override, everywhere=False) for override in parsed]
@@ -102,7 +100,7 @@ def _once(task: Task, cfg: DictConfig) -> Eagle3Error | None:
     return None
 
 
-def _placed(task: Task, composed: Composed) -> float | None:
+def _placed(task: Task, composed: Composed) -> Outcome | float | None:
     """Run a task; problems that it finds in the configuration are told with who set the key, as a rule's are."""
     try:
         return task(composed)
@@ -122,19 +120,19 @@ def _job(task: Task, index: Path, running: dict[str, str], cfg: DictConfig) -> f
     """
     job = HydraConfig.get()
     overrides = list(job.overrides.task)
-    value, failure = None, None
+    outcome, failure = None, None
     try:
         if late := [(group, name) for group, name in _chosen(job.runtime.choices).items() if name != running[group]]:
             message = "comes too late in a file that is swept: choose it on the command line"
             raise ConfigError([Problem(group, message, name) for group, name in late])
-        value = _placed(task, compose_dict(cfg, overrides))
+        outcome = _placed(task, compose_dict(cfg, overrides))
     except Exception as error:  # the border of a job: the sweep goes on, the file says what happened
         failure = f"{type(error).__name__}: {error}"
         log.error(failure, exc_info=not isinstance(error, Eagle3Error))
     result = {
         "status": "failed" if failure else "done",
         "overrides": overrides,
-        "value": value if value is not None and math.isfinite(value) else None,
+        **results.told(outcome),
         "error": failure,
     }
     text = json.dumps(result, indent=2)
@@ -142,10 +140,10 @@ def _job(task: Task, index: Path, running: dict[str, str], cfg: DictConfig) -> f
     (index / f"{job.job.num}.json").write_text(json.dumps(result | {"folder": job.runtime.output_dir}))
     if failure:
         raise JobFailed(failure)
-    return value
+    return outcome.value if isinstance(outcome, Outcome) else outcome
 
 
-def _sweep(hydra: Hydra, task: Task, config_name: str, overrides: list[str]) -> int:
+def _sweep(hydra: Hydra, task: Task, config_name: str, overrides: list[str], tell: Tell) -> int:
     with tempfile.TemporaryDirectory(prefix="eagle3-sweep-") as folder:
         index, failed = Path(folder), False
         overrides = [*overrides, "hydra.mode=MULTIRUN"]
@@ -158,31 +156,12 @@ def _sweep(hydra: Hydra, task: Task, config_name: str, overrides: list[str]) -> 
             failed = True
         finally:
             files = sorted(index.glob("*.json"), key=lambda path: int(path.stem))
-            results = [json.loads(path.read_text()) for path in files]
-            _print(results)
-    return int(failed or any(result["status"] == "failed" for result in results))
+            found = [json.loads(path.read_text()) for path in files]
+            if found:
+                tell(found)
+    return int(failed or any(result["status"] == "failed" for result in found))
 
 
-def _print(results: Sequence[dict[str, Any]]) -> None:
-    """The jobs of a sweep on stderr, failed ones with their errors."""
-    if not results:
-        return
-    table = Table("job", "overrides", "status", "value", Column("folder", overflow="fold"))
-    for number, result in enumerate(results):
-        style = "red" if result["status"] == "failed" else None
-        value = "" if result["value"] is None else f"{result['value']:.6g}"
-        cells = (
-            str(number),
-            " ".join(result["overrides"]),
-            result["status"],
-            value,
-            os.path.relpath(result["folder"]),
-        )
-        table.add_row(*cells, style=style)
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        console.width = 240
-    console.print(table)
-    for number, result in enumerate(results):
-        if result["error"]:
-            console.print(f"job {number} failed: {result['error']}", style="red", markup=False)
+def in_sweep() -> bool:
+    """Whether the task that runs is a sweep's job."""
+    return HydraConfig.get().mode is RunMode.MULTIRUN

@@ -77,12 +77,20 @@ def test_a_sweep_goes_on_past_failing_cells(extra: list[str], capsys: pytest.Cap
     assert code == 1
     assert [found[str(i)]["status"] for i in range(3)] == ["done", "failed", "failed"]
     assert [found[str(i)]["value"] for i in range(3)] == [8.0, None, None]
+    assert found["0"]["numbers"] == {"output_throughput": 8.0, "tau": 2.0}
+    assert found["1"]["numbers"] == {}
     assert found["1"]["overrides"] == ["kv.tokens_per_block=16"]
     assert found["1"]["error"] == "ValueError: sixteen is not liked here"
     assert found["2"]["error"].startswith("ConfigError: kv.tokens_per_block: must be a power of two")
     assert "(override kv.tokens_per_block=33)" in found["2"]["error"]
     out, err = capsys.readouterr()
     assert out == ""
+    lines = [line.replace("│", "").split() for line in err.splitlines() if line.startswith("│")]
+    assert [line[:5] for line in lines] == [
+        ["0", "8", "8.0", "2.00", "done"],
+        ["1", "16", "–", "–", "failed"],
+        ["2", "33", "–", "–", "failed"],
+    ]
     assert "job 1 failed: ValueError: sixteen is not liked here" in err
     assert "job 2 failed: ConfigError" in err
 
@@ -103,7 +111,7 @@ def test_each_job_of_a_sweep_has_its_own_gpu(extra: list[str]) -> None:
     assert {name: found["value"] for name, found in results().items()} == {"0": 0.0, "1": 1.0, "2": 2.0}
 
 
-def test_optuna_finds_the_largest_page() -> None:
+def test_optuna_finds_the_largest_page(capsys: pytest.CaptureFixture[str]) -> None:
     code = run(
         sweep_task.page,
         SWEEP,
@@ -121,6 +129,8 @@ def test_optuna_finds_the_largest_page() -> None:
     assert len(results()) == 3
     best = next(Path("multirun").rglob("optimization_results.yaml")).read_text()
     assert "best_value: 64.0" in best
+    (marked,) = [line for line in capsys.readouterr().err.splitlines() if "done, best" in line]
+    assert marked.replace("│", "").split()[1] == "64"
 
 
 def test_a_sweep_in_a_recipe_of_the_users(tmp_path: Path) -> None:
