@@ -39,9 +39,12 @@ def test_the_wheel_works_from_any_folder(tmp_path: Path) -> None:
         names = packed.namelist()
         packed.extractall(site)
     for folder in ("conf", "recipes"):
-        shipped = {p.relative_to(ROOT / folder).as_posix() for p in (ROOT / folder).rglob("*.yaml")}
-        inside = {n.removeprefix(f"eagle3/{folder}/") for n in names if n.startswith(f"eagle3/{folder}/")}
-        assert shipped == {n for n in inside if n.endswith(".yaml")}
+        shipped, inside = (
+            {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*.yaml")}
+            for root in (ROOT / folder, site / "eagle3" / folder)
+        )
+        assert shipped == inside
+        assert len(inside) > 5
     assert "eagle3/py.typed" in names
     boxed = {p.relative_to(source).as_posix() for p in (source / "eagle3" / "assets").rglob("*") if p.is_file()}
     assert boxed == {n for n in names if n.startswith("eagle3/assets/")}
@@ -56,6 +59,10 @@ def test_the_wheel_works_from_any_folder(tmp_path: Path) -> None:
     pull = [sys.executable, "-m", "eagle3", "pull", *own]
     fetched = subprocess.run(pull, cwd=elsewhere, env=env, check=True, capture_output=True, text=True)
     assert fetched.stdout.splitlines() == [str(site / "eagle3" / "assets" / "toy")] * 2
-    check = [sys.executable, "-m", "eagle3", "check", "--all"]
+    # one with a recipe: the files are the checkout's byte for byte, where all of them are checked
+    check = [sys.executable, "-m", "eagle3", "check", "conf=llama8b", "recipe=sample_temperature"]
     done = subprocess.run(check, cwd=elsewhere, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    shown = [sys.executable, "-m", "eagle3", "list"]
+    listed = subprocess.run(shown, cwd=elsewhere, env=env, check=True, capture_output=True, text=True).stdout
+    assert all(f"  conf={path.stem} " in listed for path in (ROOT / "conf" / "conf").glob("*.yaml"))

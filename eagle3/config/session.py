@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,6 +60,7 @@ class OwnFiles(SearchPathPlugin):
             search_path.prepend("command-line", f"file://{OwnFiles.folder}", SearchPathQuery("main", None))
 
 
+@cache  # parsing the recipes costs more than composing; Hydra hands out copies
 def _store() -> None:
     store = ConfigStore.instance()
     store.store(name="schema", node=defaults(EngineConfig), provider="eagle3")

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import redirect_stdout
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -13,11 +14,10 @@ from eagle3.bench.workload import Workload, given, made_up
 from eagle3.cli import main
 from eagle3.config.shape import DraftShape
 from eagle3.engine.engine import Engine
-from helpers.checkpoints import write_tokenizer
 from helpers.cycle_files import write_cycle
 from helpers.pairs import LAYERS, engine, random_pair
 
-Capture = pytest.CaptureFixture[str]
+Records = dict[str, dict[str, Any]]
 CHAIN = DraftShape(depth=3, top_k=1, nodes=4)
 
 
@@ -51,24 +51,31 @@ def test_equal_prompts_are_known_by_their_hash() -> None:
     assert len({work.sha256, given([[1, 2, 3]]).sha256, given([[3], [1, 2]]).sha256, Workload((), True).sha256}) == 4
 
 
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.chdir(tmp_path)
-    small = ["bench.prompt_len=4", "bench.output_len=8", "bench.repeats=1"]
-    return [*write_cycle(tmp_path), "runtime.device=cpu", "spec=chain", "spec.max_draft_len=3", *small]
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
+    """What the command tells of one pair, asked in several ways."""
+    folder = tmp_path_factory.mktemp("pair")
+    ids, text = folder / "ids.jsonl", folder / "text.jsonl"
+    ids.write_text('{"prompt_ids": [3]}\n{"prompt_ids": [5, 6]}\n')
+    text.write_text('{"prompt": "hi"}\n')
+    small = ["bench.prompt_len=4", "bench.output_len=8", "bench.repeats=1", f"hydra.run.dir={folder / 'out'}"]
+    pair = [*write_cycle(folder, tokenizer=True), "runtime.device=cpu", "spec=chain", "spec.max_draft_len=3", *small]
+    ways = {
+        "random": ["bench.batch_sizes=[1,2]", "bench.ignore_eos=true"],
+        "real": ["--prompt-file", str(ids), "bench.ignore_eos=false", "spec.use_rejection_sampling=true"],
+        "forced": ["--prompt-file", str(ids), "spec.synthetic_acceptance=2"],
+        "text": ["--prompt-file", str(text)],
+    }
+    told = {}
+    for name, words in ways.items():
+        with redirect_stdout(StringIO()) as out:
+            assert main(["benchmark", *pair, *words, "--json"]) == 0
+        told[name] = json.loads(out.getvalue())
+    return told
 
 
-def told(capsys: Capture, *words: str) -> dict[str, Any]:
-    assert main(["benchmark", *words, "--json"]) == 0
-    record: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return record
-
-
-def test_made_up_prompts_and_forced_acceptance_are_not_valid(pair: list[str], capsys: Capture, tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl").write_text('{"prompt_ids": [3]}\n{"prompt_ids": [5, 6]}\n')
-    random = told(capsys, *pair)
-    real = told(capsys, *pair, "--prompt-file", "p.jsonl")
-    forced = told(capsys, *pair, "--prompt-file", "p.jsonl", "spec.synthetic_acceptance=2")
+def test_made_up_prompts_and_forced_acceptance_are_not_valid(records: Records) -> None:
+    random, real, forced = (records[name] for name in ("random", "real", "forced"))
     valid = [[r["validity"]["acceptance_valid"], r["cells"][1]["spec"]["acceptance_valid"]] for r in
              (random, real, forced)]  # fmt: skip
     assert valid == [[False] * 2, [True] * 2, [False] * 2]
@@ -77,23 +84,18 @@ def test_made_up_prompts_and_forced_acceptance_are_not_valid(pair: list[str], ca
     assert real["prompts"]["sha256"] == forced["prompts"]["sha256"] != random["prompts"]["sha256"]
 
 
-@pytest.mark.parametrize("ignore", [True, False])
-def test_the_record_says_whether_answers_may_end(pair: list[str], ignore: bool, capsys: Capture) -> None:
-    found = told(capsys, *pair, f"bench.ignore_eos={str(ignore).lower()}", "spec.use_rejection_sampling=true")
-    assert found["validity"]["ignore_eos"] is ignore
-    assert found["validity"]["rejection_sampling"] is True
+def test_the_record_says_whether_answers_may_end_and_how_chains_are_verified(records: Records) -> None:
+    told = [(r["validity"]["ignore_eos"], r["validity"]["rejection_sampling"]) for r in records.values()]
+    assert told[:2] == [(True, False), (False, True)]
 
 
-def test_the_record_says_whether_a_template_was_used(pair: list[str], capsys: Capture, tmp_path: Path) -> None:
-    write_tokenizer(tmp_path / "target")
-    (tmp_path / "p.jsonl").write_text('{"prompt": "hi"}\n')
-    (tmp_path / "ids.jsonl").write_text('{"prompt_ids": [5, 6]}\n')
-    assert told(capsys, *pair, "--prompt-file", "p.jsonl")["prompts"]["chat_template"] is True
-    assert told(capsys, *pair, "--prompt-file", "ids.jsonl")["prompts"]["chat_template"] is False
+def test_the_record_says_whether_a_template_was_used(records: Records) -> None:
+    assert records["text"]["prompts"]["chat_template"] is True
+    assert records["real"]["prompts"]["chat_template"] is False
 
 
-def test_the_record_names_both_arms_their_shapes_and_the_numbers(pair: list[str], capsys: Capture) -> None:
-    found = told(capsys, *pair, "bench.batch_sizes=[1,2]")
+def test_the_record_names_both_arms_their_shapes_and_the_numbers(records: Records) -> None:
+    found = records["random"]
     assert [(c["batch"], c["arm"]) for c in found["cells"]] == [(1, "plain"), (1, "spec"), (2, "plain"), (2, "spec")]
     plain, spec = found["cells"][2:]
     assert plain["shape"] == {"depth": 0, "top_k": 1, "nodes": 1}

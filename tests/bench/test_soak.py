@@ -1,7 +1,7 @@
 """Mixed load: what is asked for, what is measured, and that leaks are seen."""
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import count, islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,8 +36,10 @@ def test_orders_are_mixed_and_always_the_same() -> None:
     assert {o.abort_after for o in left} > {0}
 
 
-def test_a_healthy_engine() -> None:
+def test_a_healthy_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[float] = []
+    ticks = count(0, 0.002)  # as many steps on any machine
+    monkeypatch.setattr("eagle3.bench.soak.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     found = soak(small(), 2.5, heard.append)
     assert found.failed == []
     assert (found.pages, found.slots) == (True, True)

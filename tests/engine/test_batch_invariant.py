@@ -18,7 +18,7 @@ from eagle3.models.weights import dummy_weights
 from eagle3.nn.embedding import Embedding
 from eagle3.nn.linear import Linear
 from eagle3.ops.slot_rows import entries
-from helpers.pairs import CPU, LAYERS, POSITIONS, engine, facts, random_head
+from helpers.pairs import CPU, POSITIONS, SMALL, engine, facts, random_head
 from helpers.scripted import follow, spoiled
 from helpers.trace import preempt_often, serve
 
@@ -30,7 +30,7 @@ TYPES = [torch.float32, torch.bfloat16]
 
 def decoder(dtype: torch.dtype, *, steady: bool, **changes: Any) -> Decoder:
     """A target wide enough for a library to choose its products' order of sums by the number of rows."""
-    known = facts(VOCAB, hidden=96, **changes)
+    known = facts(VOCAB, hidden=96, layers=4, **changes)
     model = Decoder(known, max_positions=POSITIONS, max_seq_len=POSITIONS, steady=steady, dtype=dtype, device=CPU)
     dummy_weights(model, seed=3, std=0.15)
     return model.requires_grad_(False)
@@ -97,9 +97,9 @@ def test_a_row_has_the_same_bits_however_it_is_computed(dtype: torch.dtype, tied
 @pytest.mark.parametrize(
     "family",
     [
-        {"architecture": "Qwen2ForCausalLM", "windows": (None, 7) * 4},
+        {"architecture": "Qwen2ForCausalLM", "windows": (None, 7) * 2},
         {"architecture": "Qwen3ForCausalLM", "head_dim": 20},
-        {"architecture": "MistralForCausalLM", "windows": (7,) * 8},
+        {"architecture": "MistralForCausalLM", "windows": (7,) * 4},
     ],
     ids=lambda family: family["architecture"],
 )
@@ -132,7 +132,7 @@ SAMPLINGS = [{"max_new_tokens": NEW, "seed": 5 + i, "temperature": float(i % 2)}
 
 def drafted(model: Decoder, answers: list[list[int]], **how: int) -> Engine:
     """An engine whose drafter knows the answers, every fourth token of them wrong; slots go by order of arrival."""
-    built = engine(model, (random_head(model), LAYERS), CHAIN, **how)
+    built = engine(model, (random_head(model), SMALL), CHAIN, **how)
     script = torch.zeros(len(PROMPTS) + 1, 64, dtype=torch.int64)
     for slot, (prompt, answer) in enumerate(zip(PROMPTS, answers, strict=True)):
         known = spoiled([*prompt, *answer], len(prompt), 4, VOCAB)

@@ -1,7 +1,7 @@
 """The matrix of lossless decoding: its axes, a cover of them, and what must hold in each cell."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, product
@@ -13,7 +13,8 @@ from eagle3.models.eagle import EagleHead
 from helpers.families import FAMILIES, family_pair
 from helpers.pairs import SMALL, engine, facts, near_pair, random_head, random_target
 from helpers.trace import Trace, preempt_often, serve
-from oracles.dense import accepted_counts
+from oracles.dense import all_drafts, counts_of, offsets
+from oracles.official_tree import Draft
 
 SHAPES = {f"chain{D}": DraftShape(depth=D, top_k=1, nodes=D + 1) for D in (1, 3, 7)} | {
     f"tree{K}-{D}-{total}": DraftShape(depth=D, top_k=K, nodes=total + 1)
@@ -96,7 +97,7 @@ def cells(least: int) -> list[Cell]:
         if len(found) >= least:
             break
         found[cell] = None
-    return list(found)
+    return sorted(found, key=lambda cell: (cell.pair, cell.kv_heads, cell.shape))  # what cells share is computed once
 
 
 def all_cells() -> list[Cell]:
@@ -124,10 +125,17 @@ def plain(pair: str, kv_heads: int, request: int) -> tuple[int, ...]:
 
 
 @cache
+def all_guessed(pair: str, kv_heads: int, request: int) -> Callable[[int], Draft]:
+    """What the head guesses of a request, in trees of any shape."""
+    return all_drafts(*models(pair, kv_heads), SMALL, [*PROMPTS[request], *plain(pair, kv_heads, request)])
+
+
+@cache
 def expected(shape: str, pair: str, kv_heads: int, request: int) -> tuple[list[int], list[int]]:
     """A request's tokens, and what each of its steps accepts."""
     tokens, prompt = plain(pair, kv_heads, request), PROMPTS[request]
-    counts = accepted_counts(*models(pair, kv_heads), SMALL, [*prompt, *tokens], len(prompt), NEW, SHAPES[shape])
+    guessed, d2t = all_guessed(pair, kv_heads, request), offsets(models(pair, kv_heads)[1])
+    counts = counts_of(guessed, d2t, [*prompt, *tokens], len(prompt), NEW, SHAPES[shape])
     return list(tokens[:NEW]), counts
 
 

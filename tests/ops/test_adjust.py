@@ -35,12 +35,14 @@ def batch(requests: int, nodes: int, slots: int, size: int) -> tuple[Tensor, Ten
 
 
 @pytest.mark.parametrize(("least", "penalised"), [(True, False), (False, True), (True, True)])
-@pytest.mark.parametrize(("nodes", "size"), [(1, 40), (7, BLOCK + 3), (40, 300)])
+@pytest.mark.parametrize(("requests", "nodes", "size"), [(3, 1, 40), (3, 7, BLOCK + 3), (2, 34, 300)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_triton_equals_torch(nodes: int, size: int, dtype: torch.dtype, least: bool, penalised: bool) -> None:
+def test_triton_equals_torch(
+    requests: int, nodes: int, size: int, dtype: torch.dtype, least: bool, penalised: bool
+) -> None:
     torch.manual_seed(0)
-    logits = (4 * torch.randn(3 * nodes, size + 1, device=DEVICE)).to(dtype)[:, :size]
-    given = terms(5, size), *batch(3, nodes, 5, size)
+    logits = (4 * torch.randn(requests * nodes, size + 1, device=DEVICE)).to(dtype)[:, :size]
+    given = terms(5, size), *batch(requests, nodes, 5, size)
     got = adjust_triton(logits, *given, least=least, penalised=penalised)
     want = adjust_torch(logits, *given, least=least, penalised=penalised)
     assert got.dtype == want.dtype == torch.float32

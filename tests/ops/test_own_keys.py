@@ -24,7 +24,7 @@ def drawn(shape: tuple[int, int, int, int], steps: int, dtype: torch.dtype) -> l
 def test_the_reference_is_one_softmax_over_all_keys() -> None:
     rows, n_kv, group, dim, others = 3, 2, 2, 4, 5
     q, _, _, *own = drawn((rows, n_kv, group, dim), 2, torch.float64)
-    key, value = torch.randn(2, others, n_kv * group, dim, dtype=torch.float64)
+    key, value = torch.randn(2, others, n_kv * group, dim, dtype=torch.float64, device=DEVICE)
     scores = torch.einsum("thd,ohd->tho", q, key) * SCALE
     first = torch.einsum("tho,ohd->thd", scores.softmax(2), value)
     got = own_keys_torch(q, first, scores.logsumexp(2), own[:2], own[2:], SCALE)

@@ -265,9 +265,11 @@ def test_triton_keeps_equals_together_where_only_the_temperature_makes_them_so()
     base = torch.tensor([1.9375, 1.9375 + 2**-23, 0.5, 0.25], device=DEVICE)
     warm = torch.tensor(1.7, device=DEVICE)
     assert (base / warm)[0] == (base / warm)[1]
-    logits = base.expand(6, -1).contiguous()
-    given = {k: v.to(DEVICE) for k, v in params(6, 1.7, top_k=1).items()}
-    where = {"seed": torch.arange(6, device=DEVICE), "index": torch.zeros(6, device=DEVICE).long()}
-    got = sample_triton(logits, **given, **where)
-    assert torch.equal(got, sample_torch(logits, **given, **where))
-    assert set(got.tolist()) == {0, 1}
+    many = base.expand(20, -1)
+    given = {k: v.to(DEVICE) for k, v in params(20, 1.7, top_k=1).items()}
+    where = {"seed": torch.arange(20, device=DEVICE), "index": torch.zeros(20, device=DEVICE).long()}
+    want = sample_torch(many, **given, **where).tolist()
+    rows = [want.index(token) for token in (0, 1)]  # a row for each: the interpreter is slow
+    got = sample_triton(many[rows].contiguous(), **{k: v[rows] for k, v in (given | where).items()})
+    assert got.tolist() == [0, 1]
+    assert set(want) == {0, 1}

@@ -1,6 +1,6 @@
 """Attention rows summed in a fixed order: the same bits alone, in a chain, in a prompt chunk, in any company."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ class Rows:
 
     def by_prompt(self, first: int, rows: int, *, mates: bool, pages: int = PAGES) -> Tensor:
         """The same rows as a chunk of a prompt, behind a longer one of the other request."""
-        asked = [(0, 3, 40)] * mates + [(1, first, rows)]
+        asked = [(0, 3, 20)] * mates + [(1, first, rows)]
         q = torch.cat([self.q[b][at : at + n] for b, at, n in asked])
         lens = torch.tensor([at + n for _, at, n in asked], dtype=torch.int32)
         cu_q = torch.tensor([0, *(n for *_, n in asked)]).cumsum(0).to(torch.int32)
@@ -71,12 +71,12 @@ class Rows:
         return out.cpu()
 
 
-def check(rows: Rows) -> None:
+def check(rows: Rows, counts: Sequence[int]) -> None:
     """At the border of two parts, the second of which the first rows see nothing of, and at the end."""
     for first in (29, LENGTH - 5):
         alone = torch.cat([rows.by_tree(first + i, 1, mates=False) for i in range(5)])
         assert alone.isfinite().all()
-        for count in range(1, 6):
+        for count in counts:
             assert torch.equal(rows.by_tree(first, count, mates=count % 2 == 0), alone[:count])
             assert torch.equal(rows.by_prompt(first, count, mates=count % 2 == 1), alone[:count])
         assert torch.equal(rows.by_tree(first, 5, mates=True, masked=True), alone)
@@ -97,7 +97,7 @@ def test_both_kernels_give_a_row_the_same_bits(dtype: torch.dtype, window: int |
     def prompt(*given: object) -> Tensor:
         return prompt_attention_triton(*given, **SMALL)  # type: ignore[arg-type]
 
-    check(Rows(dtype, window, tree, prompt))
+    check(Rows(dtype, window, tree, prompt), range(1, 6) if DEVICE == "cuda" else (1, 4, 5))  # slow in the interpreter
 
 
 @pytest.mark.parametrize("window", [None, 20])
@@ -110,7 +110,7 @@ def test_steady_attention_gives_a_row_the_same_bits(dtype: torch.dtype, window: 
         return prompt_attention(*given, steady=True)  # type: ignore[arg-type]
 
     rows = Rows(dtype, window, tree, prompt)
-    check(rows)
+    check(rows, range(1, 6))
     plain = Rows(dtype, window, tree_attention, prompt_attention)
     near = NEAR.get(dtype, 1e-12)
     for got, want in (

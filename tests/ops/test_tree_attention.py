@@ -132,12 +132,17 @@ def run_kernel(
 def check_kernel(
     paged: Paged, q: Tensor, tail: int, depth: Tensor, mask: Tensor | None, window: int | None, **how: object
 ) -> None:
+    assert_near(run_kernel(paged, q, tail, depth, mask, window, **how), paged, q, tail, depth, mask, window)
+
+
+def assert_near(
+    got: Tensor, paged: Paged, q: Tensor, tail: int, depth: Tensor, mask: Tensor | None, window: int | None
+) -> None:
     """Against torch in float64 over all rows, which the tests above check against the oracle."""
     n_kv = paged.k[0].shape[1]
     want = tree_attention_torch(
         q.double(), paged.kv.double(), paged.kv_lens, paged.table, tail, depth, mask, SCALE, window, n_kv
     )
-    got = run_kernel(paged, q, tail, depth, mask, window, **how)
     torch.testing.assert_close(got, want, rtol=0, atol=NEAR[q.dtype])
 
 
@@ -217,16 +222,17 @@ def test_kernel_reads_neither_bits_past_the_tail_nor_entries_past_the_end() -> N
     assert clean.isfinite().all()
 
 
-@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize(("window", "splits"), [(None, 2), (50, 1)])
 @pytest.mark.parametrize("tile", [Tile(16, 32, 4, 2), Tile(32, 64, 4, 2)], ids=["few", "many"])
-def test_blocks_that_lie_in_a_page_may_be_copied_whole(window: int | None, tile: Tile) -> None:
+def test_blocks_that_lie_in_a_page_may_be_copied_whole(window: int | None, splits: int, tile: Tile) -> None:
     dtype = torch.float16
     paged = Paged([230, 70, 0], 64, 8, dtype, dim=64)
     _, depth, mask = random_trees(3, 6)
     q = queries(18, dtype, dim=64)
-    check_kernel(paged, q, 6, depth, mask, window, tile=tile, splits=2, by_page=True)
-    same = [run_kernel(paged, q, 6, depth, mask, window, tile=tile, by_page=by_page) for by_page in (False, True)]
-    assert torch.equal(*same)
+    args = paged, q, 6, depth, mask, window
+    whole, apart = (run_kernel(*args, tile=tile, splits=splits, by_page=by_page) for by_page in (True, False))
+    assert_near(whole, *args)
+    assert torch.equal(whole, apart)
 
 
 def test_splits_follow_from_shapes() -> None:

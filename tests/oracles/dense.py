@@ -1,6 +1,6 @@
 """Target and head once more in numpy, over whole sequences: no cache, no pages, no batch; float64."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -45,16 +45,22 @@ def drafts(head: EagleHead, captured: Array, tokens: Sequence[int], root: int) -
     fused = captured[:root] @ _weight(head.fc).T
 
     @cache
-    def after(path: Path) -> tuple[Array, Array, Array]:
-        """Log-probabilities, the feature fed back, and the features of all rows [root + nodes, H]."""
-        features = fused
-        if len(path) > 1:
-            _, fed, above = after(path[:-1])
-            features = np.concatenate([above, fed[None]])
-        logs, feedback = head_pass(head, [*tokens[1:root], *path], features)
-        return logs, feedback, features
+    def after(path: Path) -> tuple[list[float], Array]:
+        """Log-probabilities, and the feature fed back."""
+        fed = [after(path[:end])[1][None] for end in range(1, len(path))]
+        logs, feedback = head_pass(head, [*tokens[1:root], *path], np.concatenate([fused, *fed]))
+        return logs.tolist(), feedback
 
-    return lambda path: after(path)[0].tolist()
+    return lambda path: after(path)[0]
+
+
+def all_drafts(
+    target: Decoder, head: EagleHead, layers: Sequence[int], tokens: Sequence[int]
+) -> Callable[[int], Draft]:
+    """The guesses by a root's position; what was worked out for one shape of trees is there for the next."""
+    outputs, _ = target_pass(target, tokens)
+    captured = np.concatenate([outputs[i] for i in layers], axis=1)
+    return cache(lambda root: drafts(head, captured, tokens, root))
 
 
 def offsets(head: EagleHead) -> list[int]:
@@ -75,12 +81,21 @@ def accepted_counts(
 
     `tokens` is the plain output with its prompt, at least D + 1 tokens longer than the request.
     """
-    outputs, _ = target_pass(target, tokens)
-    captured = np.concatenate([outputs[i] for i in layers], axis=1)
+    return counts_of(all_drafts(target, head, layers, tokens), offsets(head), tokens, prompt_len, limit, shape)
+
+
+def counts_of(
+    guessed: Callable[[int], Draft],
+    d2t: Sequence[int],
+    tokens: Sequence[int],
+    prompt_len: int,
+    limit: int,
+    shape: DraftShape,
+) -> list[int]:
+    """The same, of what `all_drafts` gives."""
     counts, root = [], prompt_len
     while root + 1 - prompt_len < limit:
-        draft = drafts(head, captured, tokens, root)
-        tree = grow(draft, tokens[root], shape.nodes, shape.top_k, shape.depth - 1, offsets(head))
+        tree = grow(guessed(root), tokens[root], shape.nodes, shape.top_k, shape.depth - 1, d2t)
         nodes, _ = accept_greedy(tree, lambda path, root=root: tokens[root + len(path)])
         counts.append(len(nodes))
         root += len(nodes) + 1
@@ -111,20 +126,32 @@ def _attention(attn: torch.nn.Module, x: Array, theta: float, window: int | None
     q, k = heads[: attn.heads], heads[attn.heads : -kv]
     if attn.q_norm is not None:
         q, k = _rms(q, attn.q_norm), _rms(k, attn.k_norm)
-    angle = np.arange(T)[:, None] / theta ** (np.arange(0, hd, 2) / hd)
-    q, k = _turn(q, angle), _turn(k, angle)
+    q, k = _turn(q, theta), _turn(k, theta)
     k, v = (np.repeat(t, attn.heads // kv, axis=0) for t in (k, heads[-kv:]))
-    past = np.arange(T)[:, None] - np.arange(T)
-    sees = (past >= 0) & (past < (T if window is None else window))
-    scores = np.where(sees, q @ k.swapaxes(1, 2) / hd**0.5, -np.inf)
+    scores = np.where(_sees(T, window), q @ k.swapaxes(1, 2) / hd**0.5, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     mixed = weights / weights.sum(-1, keepdims=True) @ v
     out: Array = mixed.swapaxes(0, 1).reshape(T, -1) @ _weight(attn.o).T
     return out
 
 
-def _turn(x: Array, angle: Array) -> Array:
-    """x [n, T, hd] by angle [T, hd / 2]; the halves of a head are the pairs."""
+@cache
+def _sees(T: int, window: int | None) -> NDArray[np.bool_]:
+    """[row, column]"""
+    past = np.arange(T)[:, None] - np.arange(T)
+    sees: NDArray[np.bool_] = (past >= 0) & (past < (T if window is None else window))
+    return sees
+
+
+@cache
+def _circle(T: int, hd: int, theta: float) -> tuple[Array, Array]:
+    """Cosines and sines [T, hd / 2]."""
+    angle = np.arange(T)[:, None] / theta ** (np.arange(0, hd, 2) / hd)
+    return np.cos(angle), np.sin(angle)
+
+
+def _turn(x: Array, theta: float) -> Array:
+    """x [n, T, hd]; the halves of a head are the pairs."""
     a, b = np.split(x, 2, axis=-1)
-    cos, sin = np.cos(angle), np.sin(angle)
+    cos, sin = _circle(*x.shape[1:], theta)
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)

@@ -17,7 +17,7 @@ SLICE = AXES | {
     "batch": (1, 5),  # the longest prompt among them
     "kv_heads": (2,),
 }
-CELLS = [Cell(**values) for values in cover(SLICE, 2)]  # type: ignore[arg-type]
+CELLS = sorted((Cell(**values) for values in cover(SLICE, 2)), key=lambda cell: cell.pair)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
@@ -30,6 +30,15 @@ def test_each_family_meets_every_value_of_each_axis() -> None:
     for name in FAMILIES:
         mine = [cell for cell in CELLS if cell.pair == name]
         assert all({getattr(cell, axis) for cell in mine} == set(SLICE[axis]) for axis in AXES if axis != "pair")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", FAMILIES)
+def test_all_triples_of_values_of_each_family(name: str) -> None:
+    cells = [Cell(**values) for values in cover(SLICE | {"pair": (name,)}, 3)]  # type: ignore[arg-type]
+    assert len(cells) >= 60
+    for cell in cells:
+        check(cell, run(cell))
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name.endswith("near")])

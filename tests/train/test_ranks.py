@@ -3,10 +3,11 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
+import threading
 import time
 from array import array
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,40 +16,60 @@ from safetensors.torch import load_file
 
 from eagle3.config.load import compose
 from eagle3.train.run import train_head
+from helpers.forked import Forks
 from helpers.trained import write_near
 
-Process = subprocess.Popen[str]
+
+@pytest.fixture(scope="module")
+def near(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return write_near(tmp_path_factory.mktemp("near"), count=12, new=12)
 
 
-def start(overrides: list[str], folder: Path) -> list[Process]:
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    made = Forks()
+    yield made
+    made.close()
+
+
+def start(forks: Forks, overrides: list[str], folder: Path) -> list[int]:
     """What torchrun starts, without its agent."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    made = []
-    for rank in range(2):
-        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-        env = os.environ | place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "eagle3", "train", *overrides, f"hydra.run.dir={folder / str(rank)}"]
-        piped = subprocess.PIPE
-        made.append(subprocess.Popen(command, cwd=folder, env=env, stdout=piped, stderr=piped, text=True))
-    return made
+    both = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        forks.start(
+            ["train", *overrides, f"hydra.run.dir={folder / rank}"],
+            both | {"RANK": rank, "LOCAL_RANK": rank},
+            folder,
+            f"rank{rank}",
+        )
+        for rank in ("0", "1")
+    ]
 
 
-def finish(processes: list[Process]) -> list[tuple[int, str, str]]:
-    try:
-        told = [process.communicate(timeout=120) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [(process.returncode, *texts) for process, texts in zip(processes, told, strict=True)]
+def finish(forks: Forks, ranks: list[int], folder: Path) -> list[tuple[int, str, str]]:
+    """Exit codes, stdout and stderr; processes that are still there after two minutes are killed."""
+
+    def end() -> None:
+        for rank in ranks:
+            with suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGKILL)
+
+    watch = threading.Timer(120, end)
+    watch.start()
+    codes = [forks.finish(rank) for rank in ranks]
+    watch.cancel()
+    told = [[(folder / f"rank{i}.{end}").read_text() for end in ("out", "err")] for i in range(2)]
+    return [(code, out, err) for code, (out, err) in zip(codes, told, strict=True)]
 
 
 @pytest.mark.parametrize("features", [False, True])
-def test_two_ranks_make_the_head_of_one(tmp_path: Path, features: bool) -> None:
-    near = [*write_near(tmp_path, count=12, new=12), "train.batch_size=1", "train.seq_len=40", "train.max_steps=4"]
+def test_two_ranks_make_the_head_of_one(forks: Forks, near: list[str], tmp_path: Path, features: bool) -> None:
+    near = [*near, "train.batch_size=1", "train.seq_len=40", "train.max_steps=4"]
     stored = [f"train.features={tmp_path / 'features'}"] * features
-    both = finish(start([*near, *stored, f"train.out={tmp_path / 'two'}", "--json"], tmp_path))
+    both = finish(forks, start(forks, [*near, *stored, f"train.out={tmp_path / 'two'}", "--json"], tmp_path), tmp_path)
     assert [code for code, _, _ in both] == [0, 0], both
     assert "tau" in both[0][1]
     assert not both[1][1], "only the first rank tells"
@@ -63,18 +84,19 @@ def test_two_ranks_make_the_head_of_one(tmp_path: Path, features: bool) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_dead_rank_ends_the_other_with_a_line(tmp_path: Path, how: signal.Signals) -> None:
-    near = [*write_near(tmp_path, count=12, new=12), "train.epochs=2000", "train.save_every=2", "train.timeout=60"]
-    processes = start([*near, f"train.out={tmp_path / 'head'}"], tmp_path)
+def test_a_dead_rank_ends_the_other_with_a_line(
+    forks: Forks, near: list[str], tmp_path: Path, how: signal.Signals
+) -> None:
+    near = [*near, "train.epochs=2000", "train.save_every=2", "train.timeout=60"]
+    processes = start(forks, [*near, f"train.out={tmp_path / 'head'}"], tmp_path)
     try:
         waited = time.monotonic()
         while not (tmp_path / "head" / "config.json").exists():
-            assert time.monotonic() < waited + 100
-            assert processes[0].poll() is None
+            assert time.monotonic() < waited + 100, (tmp_path / "rank0.err").read_text()
             time.sleep(0.1)
     finally:
-        processes[1].send_signal(how)
-    (code, _, err), (other, _, said) = finish(processes)
+        os.kill(processes[1], how)
+    (code, _, err), (other, _, said) = finish(forks, processes, tmp_path)
     assert code == 1
     assert "RunError: rank 0: another rank is gone" in err
     assert "Traceback" not in err + said

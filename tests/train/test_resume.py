@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 Train = Callable[..., Told]
+
+
+@pytest.fixture(scope="module")
+def whole(made: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Told]]:
+    """The folder of a run that nothing stopped, and what it told, by its type."""
+
+    @cache
+    def run(dtype: str) -> tuple[Path, Told]:
+        folder = tmp_path_factory.mktemp("whole")
+        return folder, train_head(compose([*made, f"train.dtype={dtype}", f"train.out={folder}"]), lambda _: None)
+
+    return run
 
 
 @pytest.fixture
@@ -77,6 +90,7 @@ def killed_at(update: int) -> Callable[[Figures], None]:
 )
 def test_a_run_that_goes_on_has_the_same_bits(
     train: Train,
+    whole: Callable[[str], tuple[Path, Told]],
     tmp_path: Path,
     stop: Callable[[Figures], None],
     fault: type[BaseException],
@@ -84,8 +98,8 @@ def test_a_run_that_goes_on_has_the_same_bits(
     dtype: str,
 ) -> None:
     kind = f"train.dtype={dtype}"
-    whole = train(kind, f"train.out={tmp_path / 'whole'}").summary
-    assert whole.updates > 6
+    untouched, told = whole(dtype)
+    assert told.summary.updates > 6
     with pytest.raises(fault):
         train(kind, tell=stop)
     folder = tmp_path / "head"
@@ -96,11 +110,12 @@ def test_a_run_that_goes_on_has_the_same_bits(
 
     again = train(kind, "train.keep=3").summary
 
-    assert (again.updates, again.tokens, again.score) == (whole.updates, whole.tokens, whole.score)
-    ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("head", "whole"))
+    once = told.summary
+    assert (again.updates, again.tokens, again.score) == (once.updates, once.tokens, once.score)
+    ours, theirs = (load_file(path / "model.safetensors") for path in (folder, untouched))
     for name, value in theirs.items():
         assert torch.equal(ours[name], value), name
-    assert records(folder) == records(tmp_path / "whole"), "nothing twice, nothing left out"
+    assert records(folder) == records(untouched), "nothing twice, nothing left out"
 
 
 def test_the_last_checkpoints_are_kept(train: Train, tmp_path: Path) -> None:
@@ -121,11 +136,37 @@ def test_another_run_is_refused(train: Train, change: str, said: str) -> None:
         train("train.max_steps=1", change)
 
 
+def test_a_second_run_waits_for_the_end_of_the_first(train: Train) -> None:
+    refused: list[ConfigError] = []
+
+    def meanwhile(now: Figures) -> None:
+        if now.update == 1:
+            with pytest.raises(ConfigError, match=r"train\.out: in use by another run") as told:
+                train("train.max_steps=2")
+            refused.append(told.value)
+
+    assert train("train.max_steps=2", tell=meanwhile).summary.updates == 2
+    assert len(refused) == 1
+    assert train("train.max_steps=2").summary.already, "the lock is gone with the first run"
+
+
+def test_a_file_system_without_locks_is_a_warning(
+    train: Train, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(resume.fcntl, "flock", flock)
+    assert train("train.max_steps=1").summary.updates == 1
+    assert "cannot be locked: Function not implemented" in caplog.text
+
+
 def test_a_folder_of_something_else_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "head").mkdir()
     (tmp_path / "head" / "thesis.tex").touch()
     with pytest.raises(ConfigError, match="no run of train"):
         train()
+    assert [path.name for path in (tmp_path / "head").iterdir()] == ["thesis.tex"]
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be used"):
         train(f"train.out={tmp_path / 'file'}")
