@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,13 @@ from eagle3.config.results import Result, settings, swept
 from eagle3.errors import ConfigError, Problem
 
 Lines = dict[str, list[tuple[float | str, float]]]  # points by the line's name
-DRAWN = {"output_throughput": "output tokens/s", "tau": "τ, tokens a step"}
+DRAWN = {"output_throughput": ("output tokens/s", 0.0), "tau": ("τ, tokens a step", 1.0)}  # and where the axis begins
+PLAIN = "plain_output_throughput"
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Axes, their labels and lines; without `joined` a line is its points."""
+    """Axes, their labels and lines; without `joined` a line is its points, and `plain` are those of plain decoding."""
 
     x: str
     y: str
@@ -23,6 +24,8 @@ class Panel:
     legend: str | None = None  # what the lines' names are values of
     log: bool = False
     joined: bool = True
+    bottom: float | None = None  # where the y axis begins; None: below the points, but not below 0
+    plain: Lines = field(default_factory=dict)
 
 
 def read(folders: Sequence[Path]) -> list[Panel]:
@@ -89,7 +92,7 @@ def _result(file: Path) -> Result:
     try:
         found: dict[str, Any] = json.loads("\n".join(_lines_of(file)))
         numbers = found.get("numbers") or {}
-        told = {name: float(numbers[name]) for name in DRAWN if numbers.get(name) is not None}
+        told = {name: float(numbers[name]) for name in (*DRAWN, PLAIN) if numbers.get(name) is not None}
         return {"overrides": [*map(str, found["overrides"])], "valid": found.get("acceptance_valid"), "numbers": told}
     except (ValueError, LookupError, TypeError, AttributeError) as fault:
         raise _wrong("is no result of a sweep's job", str(file)) from fault
@@ -105,16 +108,22 @@ def _sweep(folders: Sequence[Path]) -> list[Panel]:
     other = next((key for key in by_key if key != x), None)
     numbers = _numbers(by_key[x])
     jobs = sorted(range(len(results)), key=numbers.__getitem__) if numbers else range(len(results))
-    panels = []
-    for what, label in DRAWN.items():
+
+    def lines_of(what: str) -> Lines:
         lines: Lines = {}
         for i in jobs:
             if (y := results[i]["numbers"].get(what)) is not None:
                 name = by_key[other][i] if other else ""
                 lines.setdefault(name, []).append((numbers[i] if numbers else by_key[x][i], y))
+        return lines
+
+    panels = []
+    for what, (label, bottom) in DRAWN.items():
+        lines, plain = lines_of(what), lines_of(PLAIN) if what == "output_throughput" else {}
         forced = what == "tau" and any(result["valid"] is False for result in results)
         if lines:
-            panels.append(Panel(x, label + " (not valid)" * forced, lines, other, joined=other is not None))
+            y_label, joined = label + " (not valid)" * forced, other is not None
+            panels.append(Panel(x, y_label, lines, other, joined=joined, bottom=bottom, plain=plain))
     if not panels:
         raise _wrong("no job tells tokens a second or τ", [*map(str, folders)])
     return panels

@@ -158,18 +158,24 @@ def outcome(done: dict[str, Any], arm: str) -> Outcome:
     """What a sweep tells of a run: the arm's first cell."""
     cell = next(c for c in done["cells"] if c["arm"] == arm)
     spec, speedup, step = cell["spec"], cell["speedup"], cell["step_ms"]
+    plain = next((c for c in done["cells"] if c["arm"] == "plain" and c["batch"] == cell["batch"]), None)
+    least, median_, most = cell["output_throughput"]
     numbers = {
-        "output_throughput": cell["output_throughput"][1],
+        "output_throughput": median_,
+        "output_throughput_min": least,
+        "output_throughput_max": most,
+        "plain_output_throughput": plain and plain["output_throughput"][1],
+        "passes": done["repeats"],
         "speedup": speedup and speedup["output_throughput"],
         "tau": spec and spec["mean_acceptance_length"],
         "step_ms": step and step[1],
     }
-    return Outcome(cell["output_throughput"][1], numbers, done["validity"]["acceptance_valid"])
+    return Outcome(median_, numbers, done["validity"]["acceptance_valid"])
 
 
 def table(done: dict[str, Any]) -> Table:
     """The record for people: a row a cell."""
-    valid = done["validity"]["acceptance_valid"]
+    mark = "" if done["validity"]["acceptance_valid"] else " (not valid)"
     out = Table(title=f"{done['hardware']['device']}, torch {done['hardware']['torch']}", title_justify="left")
     for name in (
         "batch",
@@ -194,8 +200,8 @@ def table(done: dict[str, Any]) -> Table:
             f"{cell['output_throughput'][1]:.1f}",
             f"{cell['median_ttft_ms']:.1f}",
             f"{cell['median_tpot_ms']:.2f}" if cell["median_tpot_ms"] is not None else "–",
-            f"{tau:.2f}{'' if valid else ' (not valid)'}" if tau else "–",
-            f"{speedup['output_throughput']:.2f}×" if speedup else "–",
+            f"{tau:.2f}{mark}" if tau else "–",
+            f"{speedup['output_throughput']:.2f}×{mark}" if speedup else "–",
         )
     return out
 

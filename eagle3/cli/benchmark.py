@@ -76,7 +76,8 @@ def benchmark(
     and fails (1) if pages, slots or memory do not come back. --kernels times tree attention over runtime.max_seq_len entries, for each of bench.batch_sizes.
 
     --json is --format json. In csv a row is an arm at a batch size. With -m csv and markdown print one table of all jobs, own
-    arm and first batch size of each, and the jobs' own tables go to stderr; with --json each job prints its record.
+    arm and first batch size of each, and the jobs' own tables go to stderr; with --json each job prints its record. The best
+    is marked among jobs of equal bench.… settings, where acceptance is valid and plain decoding is not faster.
 
     Examples:
 
@@ -125,14 +126,17 @@ def chosen(given: Format | None, json_: bool) -> Format:
 
 
 def print_sweep(format_: Format, results: "Sequence[Result]") -> None:
-    """A sweep's results: for csv and markdown on stdout, else a table on stderr."""
-    from eagle3.cli.report import as_csv, as_markdown
-    from eagle3.config.results import print_failures, print_table, rows, table
+    """A sweep's results on stdout; where that holds the jobs' own JSON, as a table on stderr."""
+    from eagle3.cli.report import as_csv, as_markdown, console
+    from eagle3.config.results import notes, print_failures, print_table, rows, table
 
     if format_ not in (Format.csv, Format.markdown):
-        print_table(results)
+        print_table(results, stderr=format_ is Format.json)
         return
-    typer.echo(as_csv(*rows(results)) if format_ is Format.csv else as_markdown(table(results)), nl=False)
+    text = as_csv(*rows(results)) if format_ is Format.csv else as_markdown(table(results, spread=True))
+    typer.echo(text, nl=False)
+    for line in notes(results):
+        console().print(line)
     print_failures(results)
 
 
@@ -193,19 +197,20 @@ def task(options: Options, composed: "Composed") -> "Outcome":
     return outcome(done, next(name for name, arm in arms.items() if arm is own))
 
 
-def print_record(options: Options, done: "dict[str, Any]") -> None:
+def print_record(options: Options, done: dict[str, Any]) -> None:
     """A run's record on stdout; a sweep's job leaves it to the one table in csv and markdown."""
     from eagle3.bench.flat import flat
     from eagle3.bench.report import profile_table, table
     from eagle3.cli.report import as_csv, as_markdown, console
-    from eagle3.config.run import in_sweep
+    from eagle3.config.run import heading
 
-    apart = options.format in (Format.csv, Format.markdown) and in_sweep()
+    job = heading()
+    apart = job is not None and options.format in (Format.csv, Format.markdown)
     tables = [table(done), *([profile_table(done)] if options.profile else [])]
     if options.format is Format.json:
         typer.echo(json.dumps(done))
     elif options.format is Format.table or apart:
-        for shown in tables:
+        for shown in (*([job] if job else []), *tables):
             console(stderr=apart).print(shown)
     elif options.format is Format.csv:
         typer.echo(as_csv(*flat(done)), nl=False)

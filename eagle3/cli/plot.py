@@ -19,7 +19,7 @@ def plot(
     Training runs: simulated tau and the accuracy of step 1 against training tokens, a line a run, named by its folder.
 
     A sweep: output tokens a second and tau against what was swept. With two swept keys one is the axis and each
-    value of the other a line; jobs that failed are left out.
+    value of the other a line; dashed lines are plain decoding's, and jobs that failed are left out.
 
     Examples:
 
@@ -33,11 +33,13 @@ def plot(
     kind = out.suffix.lower().removeprefix(".")
     if kind not in KINDS:
         raise _wrong(f"wants a file that ends in {', '.join(f'.{name}' for name in KINDS)}", out)
-    picture = draw(read(folders), kind)
+    panels = read(folders)
+    picture = draw(panels, kind)
     try:
         out.write_bytes(picture)
     except OSError as fault:
         raise _wrong(f"cannot be written: {fault.strerror}", out) from fault
+    typer.echo(f"{out}: {' and '.join(panel.y for panel in panels)} against {panels[0].x}")
 
 
 def _wrong(message: str, out: Path) -> ConfigError:

@@ -24,12 +24,12 @@ class Format(StrEnum):
     markdown = "markdown"
 
 
-def console(stderr: bool = True) -> "Console":
-    """A console that neither wraps nor reads markup or names of emoji in what it prints."""
+def console(stderr: bool = True, wrap: bool = False) -> "Console":
+    """A console that reads no markup or names of emoji in what it prints, and wraps (at COLUMNS) only if asked."""
     from rich.console import Console
 
-    made = Console(stderr=stderr, soft_wrap=True, markup=False, emoji=False, highlight=False)
-    if not made.is_terminal:
+    made = Console(stderr=stderr, soft_wrap=not wrap, markup=False, emoji=False, highlight=False)
+    if not wrap and not made.is_terminal:
         made.width = 240  # nothing of a table is cut where nobody sees its edge
     return made
 

@@ -18,8 +18,11 @@ def support(json_: Json = False) -> None:
         rows = [{"feature": f.name, "built": f.built, "keys": list(f.asks), "note": f.note} for f in FEATURES]
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    table = Table("feature", "built", "keys", "note")
+    table = Table("feature")
+    table.add_column("built", no_wrap=True)
+    table.add_column("keys", overflow="fold")
+    table.add_column("note", overflow="fold")
     for feature in FEATURES:
         mark = "yes" if feature.built else "not yet"
         table.add_row(feature.name, mark, "\n".join(feature.asks), feature.note)
-    console(stderr=False).print(table)
+    console(stderr=False, wrap=True).print(table)

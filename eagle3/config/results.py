@@ -13,12 +13,18 @@ Result = dict[str, Any]  # what a job's result.json holds, and its folder
 Tell = Callable[[Sequence[Result]], None]
 
 NUMBERS = {  # by their names in result.json: heads of columns, and how people read them
-    "output_throughput": ("tok/s", "{:.1f}"),
+    "output_throughput": ("tokens/s", "{:.1f}"),
+    "output_throughput_min": ("min tokens/s", "{:.1f}"),
+    "output_throughput_max": ("max tokens/s", "{:.1f}"),
+    "plain_output_throughput": ("plain tokens/s", "{:.1f}"),
+    "passes": ("passes", "{:.0f}"),
     "speedup": ("speed-up", "{:.2f}×"),
     "tau": ("τ", "{:.2f}"),
     "step_ms": ("ms a step", "{:.2f}"),
     "loss": ("loss of step 1", "{:.3f}"),
 }
+LOAD = ("bench", "sampling.max_new_tokens")  # with all keys of bench: jobs that differ here are not compared
+SPREAD = ("output_throughput_min", "output_throughput_max", "passes")  # left out where the screen is narrow
 
 
 @dataclass(frozen=True)
@@ -57,11 +63,39 @@ def swept(results: Sequence[Result]) -> list[str]:
     return [key for key in keys if len({job.get(key) for job in jobs}) > 1]
 
 
-def best(results: Sequence[Result]) -> int | None:
-    """The place of the job with the largest value; None where there is no other to compare, or more is not better."""
-    told_ = ((i, result["value"]) for i, result in enumerate(results) if result["numbers"])
-    values = {i: value for i, value in told_ if value is not None}
-    return max(values, key=values.__getitem__) if len(values) > 1 else None
+def best(results: Sequence[Result]) -> set[int]:
+    """The places of jobs with the largest value of those under the same load, where there are others to compare.
+
+    None where more is not better, where acceptance is not valid, or where plain decoding is faster.
+    """
+    load = [key for key in swept(results) if key in LOAD or key.startswith("bench.")]
+    groups: dict[tuple[str | None, ...], list[int]] = {}
+    for i, result in enumerate(results):
+        if result["numbers"] and result["value"] is not None and _valid(result):
+            groups.setdefault(tuple(map(settings(result).get, load)), []).append(i)
+    first = {max(group, key=lambda i: results[i]["value"]) for group in groups.values() if len(group) > 1}
+    return {i for i in first if (results[i]["numbers"].get("speedup") or 1) >= 1}
+
+
+def _valid(result: Result) -> bool:
+    return result["acceptance_valid"] is not False
+
+
+def _crown(result: Result) -> str:
+    """The best by what: the number that is its value."""
+    by = next((NUMBERS[name][0] for name, number in result["numbers"].items() if number == result["value"]), "value")
+    return f"best: {by}"
+
+
+def notes(results: Sequence[Result]) -> list[str]:
+    """What to know of the numbers, a line each."""
+    speedups = [speedup for r in results if _valid(r) and (speedup := r["numbers"].get("speedup")) is not None]
+    found = []
+    if speedups and max(speedups) < 1:
+        found.append("no job is faster than plain decoding")
+    if any(result["numbers"].get("passes") == 1 for result in results):
+        found.append("the numbers are of one pass (bench.repeats=1): differences may be noise")
+    return found
 
 
 def columns(results: Sequence[Result]) -> list[str]:
@@ -71,20 +105,23 @@ def columns(results: Sequence[Result]) -> list[str]:
 
 def rows(results: Sequence[Result]) -> tuple[list[str], list[list[object]]]:
     """The head and a row a job, all numbers as they are; None is unknown."""
-    keys, names, first = swept(results), columns(results), best(results)
+    keys, names, crowned = swept(results), columns(results), best(results)
     head = ["job", *keys, "status", "best", "value", *names, "acceptance_valid", "folder", "error"]
     found: list[list[object]] = []
     for i, result in enumerate(results):
-        set_, numbers = settings(result), result["numbers"]
-        told_ = [result["status"], i == first, result["value"], *map(numbers.get, names)]
-        end = [result["acceptance_valid"], result["folder"], result["error"]]
-        found.append([i, *map(set_.get, keys), *told_, *end])
+        row = [i, *map(settings(result).get, keys), result["status"], i in crowned, result["value"]]
+        row += [*map(result["numbers"].get, names), result["acceptance_valid"], result["folder"], result["error"]]
+        found.append(row)
     return head, found
 
 
-def table(results: Sequence[Result]) -> Table:
-    """A row a job for people: what was swept, what came of it, failed jobs in red and the best in green."""
-    keys, names, first = swept(results), columns(results), best(results)
+def table(results: Sequence[Result], spread: bool = False) -> Table:
+    """A row a job for people: what was swept, what came of it, failed jobs in red and the best in green.
+
+    With `spread` also how much passes differed.
+    """
+    keys, crowned = swept(results), best(results)
+    names = [name for name in columns(results) if spread or name not in SPREAD]
     value = not names and any(result["value"] is not None for result in results)
     out = Table("job", *keys)
     for name in names:
@@ -94,11 +131,11 @@ def table(results: Sequence[Result]) -> Table:
     out.add_column("status")
     out.add_column("folder", overflow="fold")
     for i, result in enumerate(results):
-        status = "done, best" if i == first else result["status"]
+        status = f"done, {_crown(result)}" if i in crowned else result["status"]
         cells = [str(i), *(settings(result).get(key, "–") for key in keys), *(_cell(result, name) for name in names)]
         if value:
             cells.append("–" if result["value"] is None else f"{result['value']:.6g}")
-        style = {"failed": "red", "done, best": "green"}.get(status)
+        style = "green" if i in crowned else {"failed": "red"}.get(status)
         out.add_row(*cells, status, os.path.relpath(result["folder"]), style=style)
     return out
 
@@ -107,16 +144,18 @@ def _cell(result: Result, name: str) -> str:
     number = result["numbers"].get(name)
     if number is None:
         return "–"
-    forced = name == "tau" and not result["acceptance_valid"]
+    forced = name in ("tau", "speedup") and not _valid(result)
     return NUMBERS[name][1].format(number) + (" (not valid)" if forced else "")
 
 
-def print_table(results: Sequence[Result]) -> None:
-    """The table on stderr, and the errors of jobs that failed."""
-    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+def print_table(results: Sequence[Result], stderr: bool = True) -> None:
+    """The table and what to know of it, on stderr or stdout, and on stderr the errors of jobs that failed."""
+    console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
     if not console.is_terminal:
         console.width = 240
     console.print(table(results))
+    for line in notes(results):
+        console.print(line)
     print_failures(results)
 
 

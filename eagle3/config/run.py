@@ -2,12 +2,13 @@
 
 import json
 import logging
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
@@ -150,7 +151,7 @@ def _sweep(hydra: Hydra, task: Task, config_name: str, overrides: list[str], tel
         whole = hydra.compose_config(config_name, overrides, RunMode.MULTIRUN, with_log_configuration=False)
         running = _chosen(whole.hydra.runtime.choices)
         try:
-            with _folder("hydra.sweep.dir"):
+            with _folder("hydra.sweep.dir"), redirect_stderr(cast(TextIO, _Quiet(sys.stderr))):
                 hydra.multirun(config_name, partial(_job, task, index, running), overrides)
         except JobFailed:
             failed = True
@@ -162,6 +163,22 @@ def _sweep(hydra: Hydra, task: Task, config_name: str, overrides: list[str], tel
     return int(failed or any(result["status"] == "failed" for result in found))
 
 
-def in_sweep() -> bool:
-    """Whether the task that runs is a sweep's job."""
-    return HydraConfig.get().mode is RunMode.MULTIRUN
+def heading() -> str | None:
+    """The number and the overrides of the sweep's job that runs; None in a single run."""
+    job = HydraConfig.get()
+    if job.mode is not RunMode.MULTIRUN:
+        return None
+    return f"job {job.job.num}: {' '.join(text.lstrip('+') for text in job.overrides.task)}"
+
+
+class _Quiet:
+    """stderr without the line that Hydra writes of a job that failed: the sweep's table tells of it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return len(text) if text.startswith("Error executing job with overrides: ") else self._stream.write(text)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)

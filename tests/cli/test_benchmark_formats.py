@@ -112,12 +112,33 @@ def test_a_sweep_prints_one_table_of_its_jobs(capsys: Capture) -> None:
         ("1", "0", "failed"),
     ]
     told = json.loads(Path("jobs/0/result.json").read_text())
-    assert list(told["numbers"]) == ["output_throughput", "speedup", "tau", "step_ms"]
+    assert list(told["numbers"]) == [
+        "output_throughput", "output_throughput_min", "output_throughput_max", "plain_output_throughput",
+        "passes", "speedup", "tau", "step_ms",
+    ]  # fmt: skip
+    plain = told["numbers"]["plain_output_throughput"]
+    assert told["numbers"]["speedup"] == pytest.approx(told["numbers"]["output_throughput"] / plain)
     assert {name: str(number) for name, number in told["numbers"].items()}.items() <= found[0].items()
     assert told["value"] == told["numbers"]["output_throughput"] > 0
     assert told["acceptance_valid"] is False
     assert "step ms min / median / max" in err, "the jobs' own tables"
     assert "job 1 failed: ConfigError" in err
+    assert "of one pass" in err
+
+
+def test_a_sweep_for_people_is_on_stdout_under_headings(capsys: Capture) -> None:
+    assert main(["benchmark", "-m", *TINY, *SHORT, "spec.max_draft_len=2,1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    heads = [line for line in lines if line.startswith("job ")]
+    assert [(head[:6], head.split()[-1]) for head in heads] == [
+        ("job 0:", "spec.max_draft_len=2"),
+        ("job 1:", "spec.max_draft_len=1"),
+    ]
+    assert lines[0] == heads[0]
+    assert sum("step ms min / median / max" in line for line in lines) == 2
+    assert "plain tokens/s" in "".join(lines[-8:])
+    assert "best" not in "".join(lines), "the prompts are made up"
+    assert lines[-1].startswith("the numbers are of one pass")
 
 
 def test_json_of_a_sweep_is_a_record_a_job(capsys: Capture) -> None:

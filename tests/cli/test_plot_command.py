@@ -1,12 +1,13 @@
 """`eagle3 plot`: what is drawn of runs and sweeps, and what is refused."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from eagle3.bench.panels import Panel, read
+from eagle3.bench.panels import Lines, Panel, read
 from eagle3.bench.plots import draw
 from eagle3.cli import main
 
@@ -24,7 +25,8 @@ def trained(folder: Path, *taus: float) -> Path:
 def swept(folder: Path, *jobs: tuple[str, float | None, float | None], valid: bool = True) -> Path:
     for i, (overrides, rate, tau) in enumerate(jobs):
         (folder / str(i)).mkdir(parents=True)
-        numbers = {} if rate is None else {"output_throughput": rate, "tau": tau, "speedup": 1.0}
+        rates = {"output_throughput": rate, "plain_output_throughput": rate and rate / 2}
+        numbers = {} if rate is None else {**rates, "tau": tau, "speedup": 2.0}
         told = {"overrides": ["conf=tiny", *overrides.split()], "numbers": numbers, "acceptance_valid": valid}
         (folder / str(i) / "result.json").write_text(json.dumps(told))
     return folder
@@ -52,13 +54,46 @@ def test_two_swept_keys_are_an_axis_and_lines(tmp_path: Path) -> None:
 def test_one_swept_key_makes_points_and_jobs_that_failed_none(tmp_path: Path) -> None:
     jobs = [(f"spec={name}", rate, 2.0) for name, rate in (("tree", 5.0), ("none", None), ("chain", 4.0))]
     rate, tau = read([swept(tmp_path / "s", *jobs, valid=False)])
-    assert rate == Panel("spec", "output tokens/s", {"": [("tree", 5.0), ("chain", 4.0)]}, joined=False)
+    plain: Lines = {"": [("tree", 2.5), ("chain", 2.0)]}
+    lines: Lines = {"": [("tree", 5.0), ("chain", 4.0)]}
+    assert rate == Panel("spec", "output tokens/s", lines, joined=False, bottom=0.0, plain=plain)
+    assert (tau.bottom, tau.plain) == (1.0, {})
     assert tau.y.endswith("(not valid)")
 
 
 def test_jobs_come_by_number(tmp_path: Path) -> None:
     rate, _ = read([swept(tmp_path / "s", *((f"conf=c{i}", float(i), 1.0) for i in range(11)))])
     assert [y for _, y in rate.lines[""]] == [float(i) for i in range(11)]
+
+
+def words_of(picture: bytes) -> list[str]:
+    return re.findall(r">([^<>]+)</text>", picture.decode())
+
+
+def test_a_sweeps_legend_tells_keys_and_plain_decoding(tmp_path: Path, capsys: Capture) -> None:
+    jobs = [(f"spec={spec} a={a}", 10.0 * a, 2.0) for spec in ("chain", "tree") for a in (1, 2)]
+    words = words_of(draw(read([swept(tmp_path / "s", *jobs)]), "svg"))
+    assert words[-3:] == ["spec=chain", "spec=tree", "plain decoding"]
+    assert main(["plot", str(tmp_path / "s"), "--out", str(tmp_path / "x.png")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'x.png'}: output tokens/s and τ, tokens a step against a\n"
+
+
+def test_axes_begin_where_they_should() -> None:
+    points: Lines = {"": [(1.0, 0.0), (2.0, 0.0)]}
+    words = words_of(draw([Panel("x", "y", points)], "svg"))
+    assert not [word for word in words if word.startswith("−")], "a margin below 0"
+    points = {"": [(1.0, 3.0), (2.0, 3.5)]}
+    assert "0.0" in words_of(draw([Panel("x", "y", points, bottom=0.0)], "svg"))
+
+
+@pytest.mark.parametrize(("tokens", "ticks"), [
+    ((2e6, 3e6, 9e6), ["2M", "4M", "6M", "8M"]),
+    ((2e6, 9e6, 3e7), ["2M", "5M", "10M", "20M"]),
+    ((1e3, 1e5, 1e6), ["1k", "10k", "100k", "1M"]),
+])  # fmt: skip
+def test_ticks_of_tokens_are_few_and_short(tokens: tuple[float, ...], ticks: list[str]) -> None:
+    words = words_of(draw([Panel("tokens", "y", {"run": [(x, 1.0) for x in tokens]}, log=True)], "svg"))
+    assert words[: words.index("tokens")] == ticks
 
 
 def test_a_picture_is_the_same_each_time_and_holds_the_labels(tmp_path: Path) -> None:

@@ -21,6 +21,16 @@ def test_the_table_is_the_one_that_refuses(capsys: pytest.CaptureFixture[str]) -
     assert "not yet" in text
 
 
+def test_the_table_is_as_wide_as_the_console(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["support"]) == 0
+    text = capsys.readouterr().out
+    assert {len(line) for line in text.splitlines()} == {80}
+    assert "│ not yet │" in text
+
+
 def test_the_keys_are_keys_of_the_schema() -> None:
     assert {key for feature in FEATURES for key in feature.asks} <= set(KEYS)
     assert all(feature.asks for feature in FEATURES if not feature.built)

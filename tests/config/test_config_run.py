@@ -93,6 +93,7 @@ def test_a_sweep_goes_on_past_failing_cells(extra: list[str], capsys: pytest.Cap
     ]
     assert "job 1 failed: ValueError: sixteen is not liked here" in err
     assert "job 2 failed: ConfigError" in err
+    assert "Error executing job" not in err, "Hydra's own line"
 
 
 def test_a_sweep_without_failures_ends_with_0() -> None:
@@ -129,7 +130,7 @@ def test_optuna_finds_the_largest_page(capsys: pytest.CaptureFixture[str]) -> No
     assert len(results()) == 3
     best = next(Path("multirun").rglob("optimization_results.yaml")).read_text()
     assert "best_value: 64.0" in best
-    (marked,) = [line for line in capsys.readouterr().err.splitlines() if "done, best" in line]
+    (marked,) = [line for line in capsys.readouterr().err.splitlines() if "best: tokens/s" in line]
     assert marked.replace("│", "").split()[1] == "64"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eagle3.config.results import Outcome, Result, best, print_table, rows, swept, table, told
+from eagle3.config.results import Outcome, Result, best, notes, print_table, rows, swept, table, told
 
 MEASURED = {"output_throughput": 80.0, "speedup": 2.0, "tau": 3.0, "step_ms": 9.5}
 
@@ -16,7 +16,7 @@ SWEEP = [
     job("conf=a spec=chain +x.y=[a]", Outcome(80.0, MEASURED)),
     job("conf=a spec=tree +x.y=[b]", Outcome(90.0, {**MEASURED, "output_throughput": 90.0}, acceptance_valid=False)),
     job("conf=a spec=tree", None, "WeightError: lost"),
-    job("conf=a spec=none +x.y=[a]", Outcome(40.0, {**MEASURED, "output_throughput": 40.0, "tau": None})),
+    job("conf=a spec=none +x.y=[a]", Outcome(40.0, {"output_throughput": 40.0, "speedup": None, "tau": None})),
 ]
 
 
@@ -30,11 +30,11 @@ def cells(results: list[Result]) -> list[list[str]]:
 
 def test_a_row_a_job_with_what_was_swept_and_all_numbers() -> None:
     assert cells(SWEEP) == [
-        ["job", "spec", "x.y", "tok/s", "speed-up", "τ", "ms a step", "status", "folder"],
-        ["0", "chain", "[a]", "80.0", "2.00×", "3.00", "9.50", "done", "x"],
-        ["1", "tree", "[b]", "90.0", "2.00×", "3.00 (not valid)", "9.50", "done, best", "x"],
+        ["job", "spec", "x.y", "tokens/s", "speed-up", "τ", "ms a step", "status", "folder"],
+        ["0", "chain", "[a]", "80.0", "2.00×", "3.00", "9.50", "done, best: tokens/s", "x"],
+        ["1", "tree", "[b]", "90.0", "2.00× (not valid)", "3.00 (not valid)", "9.50", "done", "x"],
         ["2", "tree", "–", "–", "–", "–", "–", "failed", "x"],
-        ["3", "none", "[a]", "40.0", "2.00×", "–", "9.50", "done", "x"],
+        ["3", "none", "[a]", "40.0", "–", "–", "–", "done", "x"],
     ]
 
 
@@ -43,22 +43,65 @@ def test_the_rows_for_csv_hold_the_same_numbers_as_they_are() -> None:
     by_name = [dict(zip(head, row, strict=True)) for row in found]
     assert head[:3] == ["job", "spec", "x.y"]
     assert [row["tau"] for row in by_name] == [3.0, 3.0, None, None]
-    assert [row["best"] for row in by_name] == [False, True, False, False]
+    assert [row["best"] for row in by_name] == [True, False, False, False]
     assert [row["acceptance_valid"] for row in by_name] == [True, False, None, None]
     assert by_name[2]["error"] == "WeightError: lost"
 
 
 def test_a_task_that_tells_a_number_alone_has_no_best_as_less_may_be_better() -> None:
     seconds = [job("a=1", 3.5), job("a=2", 1.25), job("a=3", float("nan"))]
-    assert best(seconds) is None
+    assert best(seconds) == set()
     assert [row[:3] for row in cells(seconds)] == [
         ["job", "a", "value"], ["0", "1", "3.5"], ["1", "2", "1.25"], ["2", "3", "–"]
     ]  # fmt: skip
 
 
-def test_the_best_of_one_is_none() -> None:
-    assert best(SWEEP[1:3]) is None
-    assert best(SWEEP[:2]) == 1
+def rate(overrides: str, value: float, speedup: float | None = 2.0, passes: int = 3, valid: bool = True) -> Result:
+    numbers = {"output_throughput": value, "passes": passes, "speedup": speedup, "tau": 2.0}
+    return job(overrides, Outcome(value, numbers, acceptance_valid=valid))
+
+
+def test_the_best_is_one_of_those_that_can_be_compared() -> None:
+    assert best([rate("a=1", 5.0)]) == set(), "of one there is none"
+    assert best([rate("a=1", 5.0), rate("a=2", 7.0)]) == {1}
+    assert best([rate("a=1", 5.0), rate("a=2", 7.0, valid=False)]) == set()
+    assert best([rate("a=1", 5.0, 0.7), rate("a=2", 7.0, 0.9)]) == set(), "plain decoding is faster"
+    assert best([rate("a=1", 5.0, None), rate("a=2", 7.0, None)]) == {1}, "plain decoding alone"
+
+
+@pytest.mark.parametrize("load", ["bench.batch_sizes=[{}]", "bench={}", "sampling.max_new_tokens={}"])
+def test_each_load_has_a_best_of_its_own(load: str) -> None:
+    speeds = {("1", "1"): 5.0, ("2", "1"): 4.0, ("1", "8"): 30.0, ("2", "8"): 32.0}
+    assert best([rate(f"a={a} {load.format(b)}", value) for (a, b), value in speeds.items()]) == {0, 3}
+    assert best([rate(f"{load.format(b)}", float(b)) for b in (1, 8)]) == set()
+
+
+def test_the_best_says_by_what() -> None:
+    trained = [job(f"a={tau}", Outcome(tau, {"tau": tau, "loss": 2.0})) for tau in (1.5, 2.5)]
+    assert cells(trained)[2][-2] == "done, best: τ"
+
+
+def test_what_a_reader_must_know_is_told_below(capsys: pytest.CaptureFixture[str]) -> None:
+    slow, fast, forced = rate("a=1", 5.0, 0.7), rate("a=2", 7.0, 1.2), rate("a=3", 9.0, 1.5, valid=False)
+    assert notes([slow, fast]) == notes([rate("a=1", 5.0, None)]) == notes(SWEEP) == []
+    assert notes([slow, forced]) == ["no job is faster than plain decoding"]
+    print_table([slow, rate("a=2", 6.0, 0.8, passes=1)], stderr=False)
+    out, err = capsys.readouterr()
+    first, second = out.splitlines()[-2:]
+    assert first == "no job is faster than plain decoding"
+    assert second.startswith("the numbers are of one pass")
+    assert err == ""
+
+
+def test_how_passes_differed_is_for_wide_tables() -> None:
+    names = ("output_throughput", "output_throughput_min", "output_throughput_max", "plain_output_throughput", "passes")
+    found = [job(f"a={i}", Outcome(7.0, dict(zip(names, (7.0, 6.0, 9.0, 5.0, 3), strict=True)))) for i in (1, 2)]
+    assert cells(found)[0] == ["job", "a", "tokens/s", "plain tokens/s", "status", "folder"]
+    assert [str(c.header) for c in table(found, spread=True).columns[3:6]] == [
+        "min tokens/s", "max tokens/s", "plain tokens/s"
+    ]  # fmt: skip
+    head, (row, _) = rows(found)
+    assert {name: row[head.index(name)] for name in names} == found[0]["numbers"]
 
 
 def test_what_all_jobs_share_or_repeat_was_not_swept() -> None:
