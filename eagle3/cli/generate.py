@@ -1,5 +1,6 @@
 """`eagle3 generate`: answer prompts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +9,7 @@ import typer
 
 from eagle3.cli.options import Chat, Ids, Json, Texts, takes_overrides
 from eagle3.config.flags import HydraFlags
-from eagle3.errors import RunError
+from eagle3.errors import ConfigError, Problem, RunError
 
 if TYPE_CHECKING:
     from eagle3.config.load import Composed
@@ -70,7 +71,7 @@ def generate(
 
       eagle3 generate -m sampling.temperature=0,0.7,1 --prompt "Tell me a story."
     """
-    from eagle3.cli.prompts import given_prompts
+    from eagle3.cli.prompts import scanned_prompts
     from eagle3.config import load
 
     if trace_steps and not json_:
@@ -83,20 +84,38 @@ def generate(
     if load.show(flags, overrides):
         return 0
     stray = [o for o in overrides if " " in o and "=" not in o]
-    prompts = given_prompts(prompt, prompt_file, prompt_ids, stray)
+    prompts, problems = scanned_prompts(prompt, prompt_file, prompt_ids, stray)
+    if problems:
+        if prompts and not flags.multirun:
+            problems += _others(flags, overrides, prompts)
+        raise ConfigError(problems)
     options = Options(prompts, chat, json_, trace_steps, show_accepted, verify)
     return load.run(partial(task, options), flags, overrides)
+
+
+def _others(flags: HydraFlags, overrides: list[str], prompts: "Sequence[Prompt]") -> "Sequence[Problem]":
+    """What is wrong beside lines that cannot be read: with the configuration, or else with the other prompts."""
+    from eagle3.cli.prompts import faults_before
+    from eagle3.config import load
+
+    try:
+        composed = load.compose(overrides, config_dir=flags.config_dir, config_name=flags.config_name)
+    except ConfigError as error:
+        return error.problems
+    return faults_before(composed.config, prompts)
 
 
 def task(options: Options, composed: "Composed") -> "Outcome":
     """Answer the prompts of `options` with the engine of a configuration; output tokens a second and tau."""
     from eagle3.build.engine import build_engine
     from eagle3.cli.answers import Answers
-    from eagle3.cli.prompts import encoded
+    from eagle3.cli.prompts import encoded, faults_before
     from eagle3.cli.report import loading, print_problems
     from eagle3.config.results import Outcome
 
     print_problems(composed.warnings, "yellow")
+    if problems := faults_before(composed.config, options.prompts):
+        raise ConfigError(problems)
     with loading("weights") as progress:
         engine = build_engine(composed, progress)
     prompts = encoded(engine, options.prompts, options.chat)

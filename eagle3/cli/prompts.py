@@ -1,17 +1,21 @@
 """Prompts of a command line: read, then turned into token ids, with every fault told at once."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eagle3.config.request import placed
+from eagle3.config.request import RequestSampling, placed
 from eagle3.errors import ConfigError, Problem
 from eagle3.text.chat import render
-from eagle3.text.prompts import Prompt, read_prompts
-from eagle3.text.tokenizer import NO_TOKENIZER
+from eagle3.text.prompts import Prompt, scan_prompts
+from eagle3.text.tokenizer import NO_TOKENIZER, TOKENIZER_FILES
 
 if TYPE_CHECKING:
+    from eagle3.config.schema import EngineConfig
     from eagle3.engine.engine import Engine
+
+_NO_TEXT = Problem("prompt", f"the checkpoint has no tokenizer: {NO_TOKENIZER}")
 
 
 def given_prompts(
@@ -21,11 +25,26 @@ def given_prompts(
     stray: Sequence[str] = (),
 ) -> tuple[Prompt, ...]:
     """All prompts of a command line, or one error with all that is wrong with them; `stray` are words in no flag."""
+    prompts, problems = scanned_prompts(texts, files, ids, stray)
+    if problems:
+        raise ConfigError(problems)
+    return prompts
+
+
+def scanned_prompts(
+    texts: Sequence[str] | None,
+    files: Sequence[str] | None,
+    ids: Sequence[str] | None,
+    stray: Sequence[str] = (),
+) -> tuple[tuple[Prompt, ...], list[Problem]]:
+    """As `given_prompts`: the good ones, and what is wrong with the others."""
     prompts = [Prompt(text=text) for text in texts or ()]
     problems: list[Problem] = []
     for source in files or ():
         try:
-            prompts += read_prompts(source if source == "-" else Path(source))
+            good, bad = scan_prompts(source if source == "-" else Path(source))
+            prompts += good
+            problems += bad
         except ConfigError as error:
             problems += error.problems
     for given in ids or ():
@@ -38,9 +57,42 @@ def given_prompts(
         if stray:
             message = f"none is given; did you mean --prompt {stray[0]!r}?"
         problems.append(Problem("prompt", message, list(stray) or None, "command line"))
-    if problems:
-        raise ConfigError(problems)
-    return tuple(prompts)
+    return tuple(prompts), problems
+
+
+def faults_before(cfg: "EngineConfig", prompts: Sequence[Prompt]) -> list[Problem]:
+    """What is wrong with prompts as far as it is known before anything is loaded or fetched, each with its place."""
+    from eagle3.build.folders import at_hand
+    from eagle3.build.target import facts_in
+    from eagle3.models.faults import Faults
+
+    folders, sampling = at_hand(cfg), RequestSampling(cfg)
+    unknown = bool(folders.problems) or cfg.target.checkpoint in folders.absent
+    facts = None if unknown else Faults("target.checkpoint").attempt(lambda: facts_in(folders.target, cfg.target), None)
+    texts = unknown or _has_tokenizer(folders.target)
+    problems: list[Problem] = []
+    for i, prompt in enumerate(prompts):
+        where = _place(i, prompt)
+        try:
+            stop = sampling(prompt.sampling).stop
+        except ConfigError as error:
+            problems += placed(error, where)
+            stop = None
+        if stop and not texts:
+            problems.append(Problem("stop", "wants a tokenizer, which this checkpoint has not", stop, where))
+        if prompt.ids is None and not texts:
+            problems.append(replace(_NO_TEXT, origin=where))
+        if facts is not None and (bad := [t for t in prompt.ids or () if not 0 <= t < facts.vocab]):
+            problems.append(Problem("prompt", f"wants token ids in [0, {facts.vocab}), got {bad[:5]}", bad, where))
+    return problems
+
+
+def _has_tokenizer(folder: Path | None) -> bool:
+    return folder is not None and any((folder / name).is_file() for name in TOKENIZER_FILES)
+
+
+def _place(i: int, prompt: Prompt) -> str:
+    return prompt.origin or f"prompt {i}"
 
 
 def encoded(engine: "Engine", prompts: Sequence[Prompt], chat: bool | None) -> list[list[int]]:
@@ -48,13 +100,13 @@ def encoded(engine: "Engine", prompts: Sequence[Prompt], chat: bool | None) -> l
     rows: list[list[int]] = []
     problems: list[Problem] = []
     for i, prompt in enumerate(prompts):
-        where = f"prompt {i}"
+        where = _place(i, prompt)
         try:
             engine.sampling(prompt.sampling)
             if prompt.ids is not None:
                 ids = list(prompt.ids)
             elif engine.tokenizer is None:
-                raise ConfigError([Problem("prompt", f"the checkpoint has no tokenizer: {NO_TOKENIZER}")])
+                raise ConfigError([_NO_TEXT])
             else:
                 ids = render(engine.tokenizer, prompt.text or prompt.messages or "", chat=chat)
             engine.check_prompt(ids)

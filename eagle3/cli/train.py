@@ -2,9 +2,9 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,11 @@ from eagle3.cli.report import console, loading, print_problems
 from eagle3.config.flags import HydraFlags
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from eagle3.config.load import Composed
     from eagle3.config.results import Outcome
+    from eagle3.train.evaluate import Score
     from eagle3.train.trainer import Figures
 
 
@@ -35,9 +38,9 @@ def train(flags: HydraFlags, overrides: list[str], json_: Json = False) -> int:
     accuracies by step and the simulated acceptance length tau.
 
     The same command goes on where a run stopped, by Ctrl-C (which saves, then
-    exits with 130) or otherwise; train.out of another run is refused. Samples
-    longer than train.seq_len are left out and counted, or refused by name with
-    train.long_samples=refuse.
+    exits with 130), by SIGTERM (so too, with 143) or otherwise; train.out of
+    another run, or in use by one, is refused. Samples longer than train.seq_len
+    are left out and counted, or refused by name with train.long_samples=refuse.
 
     Where train.data has no samples yet and the section data says of what they
     are made, they are made first, as `eagle3 data` would.
@@ -83,8 +86,8 @@ def task(json_: bool, composed: "Composed") -> "Outcome":
         release()
     try:
         with loading("weights") as progress, told(first) as tell:
-            done = train_head(composed, tell, progress, telling)
-    except KeyboardInterrupt:
+            done = train_head(composed, tell.update, progress, telling, tell.score)
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C and SIGTERM
         if first:
             message = f"stopped; the same command goes on from what is in {composed.config.train.out}"
             console().print(message, style="yellow")
@@ -104,6 +107,7 @@ def task(json_: bool, composed: "Composed") -> "Outcome":
                     **score,
                     "memory": summary.memory.told(),
                     "head": str(summary.head),
+                    "already_done": summary.already,
                 }
             )
         )
@@ -119,22 +123,46 @@ def task(json_: bool, composed: "Composed") -> "Outcome":
     return Outcome(summary.score.tau, {"tau": summary.score.tau, "loss": summary.score.loss[0]})
 
 
+@dataclass(frozen=True)
+class Teller:
+    """What is told while it trains: in a terminal's bar, else in the log; `first`: of one rank alone."""
+
+    first: bool
+    bar: "Progress"
+    line: "TaskID"
+
+    def update(self, now: "Figures") -> None:
+        """Loss and accuracy of the first and the last step of training-time test, tokens a second."""
+        text = f"loss {steps(now.loss, 2)}, accuracy {steps(now.accuracy, 3)}, {now.tokens_per_second:.0f} tokens/s"
+        self.bar.update(self.line, total=now.updates, completed=now.update, description=text)
+        if self.bar.disable:
+            self._say(f"update {now.update} of {now.updates}: {text}")
+
+    def score(self, update: int, updates: int, score: "Score") -> None:
+        """What held-out samples say of the head."""
+        accuracy = " ".join(f"{a:.3f}" for a in score.accuracy)
+        self._say(f"update {update} of {updates}: on held-out samples tau {score.tau:.2f}, accuracy by step {accuracy}")
+
+    def _say(self, text: str) -> None:
+        if not self.first:
+            return
+        if self.bar.disable:
+            log.info("%s", text)
+        else:
+            self.bar.console.print(text)
+
+
+def steps(values: "Sequence[float]", digits: int) -> str:
+    """The first and the last of what was measured step by step, in words."""
+    ends = dict.fromkeys((1, len(values)))
+    return " … ".join(f"{values[step - 1]:.{digits}f} (step {step})" for step in ends)
+
+
 @contextmanager
-def told(first: bool) -> "Iterator[Callable[[Figures], None]]":
-    """A bar on a terminal's stderr: loss, accuracy of the first and last step, tokens a second."""
+def told(first: bool) -> Iterator[Teller]:
+    """A bar on a terminal's stderr, and what fills it."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     with Progress(*columns, console=console(), disable=not first or not console().is_terminal) as bar:
-        line = bar.add_task("", total=None)
-
-        def tell(now: "Figures") -> None:
-            text = (
-                f"loss {now.loss[0]:.3f}…{now.loss[-1]:.3f}  accuracy {now.accuracy[0]:.3f}…{now.accuracy[-1]:.3f}"
-                f"  {now.tokens_per_second:.0f} tokens/s"
-            )
-            bar.update(line, total=now.updates, completed=now.update, description=text)
-            if first and not console().is_terminal:
-                log.info("update %d of %d: %s", now.update, now.updates, text)
-
-        yield tell
+        yield Teller(first, bar, bar.add_task("", total=None))

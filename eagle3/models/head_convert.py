@@ -17,7 +17,16 @@ from eagle3.models.headers import head_parts
 from eagle3.models.weights import check_parts
 
 # Fields without a say in the maths that go along.
-_CARRIED = ("torch_dtype", "dtype", "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "use_cache")
+_CARRIED = (
+    "torch_dtype",
+    "dtype",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "initializer_range",
+    "use_cache",
+    "target_hidden_size",  # some name it where it is hidden_size too
+)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +21,7 @@ class Prompt:
     messages: tuple[Mapping[str, str], ...] | None = None  # each with role and content
     ids: tuple[int, ...] | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    origin: str | None = field(default=None, compare=False)  # "questions.jsonl:2"; None: no file
 
 
 def read_prompts(source: str | Path) -> list[Prompt]:
@@ -28,6 +29,14 @@ def read_prompts(source: str | Path) -> list[Prompt]:
 
     Stdin is taken as JSON lines if each of its lines begins with '{'. Raises ConfigError with all bad lines.
     """
+    prompts, problems = scan_prompts(source)
+    if problems:
+        raise ConfigError(problems)
+    return prompts
+
+
+def scan_prompts(source: str | Path) -> tuple[list[Prompt], list[Problem]]:
+    """As `read_prompts`: the prompts of the good lines, and all bad lines. Raises ConfigError for a file as a whole."""
     name = "stdin" if str(source) == "-" else str(source)
     text = _read(source, name)
     # only the line feed ends a line: JSON strings may hold the other signs that str.splitlines splits at
@@ -40,18 +49,16 @@ def read_prompts(source: str | Path) -> list[Prompt]:
         else Path(source).suffix.lower() == ".jsonl"
     )
     if not as_json:
-        return [Prompt(text=line) for _, line in lines]
+        return [Prompt(text=line, origin=f"{name}:{n}") for n, line in lines], []
     prompts: list[Prompt] = []
     problems: list[Problem] = []
     for n, line in lines:
         found = parse_line(line)
         if isinstance(found, Prompt):
-            prompts.append(found)
+            prompts.append(replace(found, origin=f"{name}:{n}"))
         else:
             problems += [Problem(f"{name}:{n}", message, _cut(line), "the prompt file") for message in found]
-    if problems:
-        raise ConfigError(problems)
-    return prompts
+    return prompts, problems
 
 
 def parse_line(line: str) -> Prompt | list[str]:

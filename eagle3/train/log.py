@@ -9,12 +9,26 @@ from typing import Any
 from eagle3.config.files import write_whole
 from eagle3.errors import RunError
 
+NAME = "log.jsonl"
+MEMORY = "memory"  # the kind of the last record of a run
+
+
+def finished(folder: Path, update: int) -> bool:
+    """Whether the run in `folder` told its end, at `update`; RunError where that cannot be read."""
+    file = folder / NAME
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    except OSError as fault:
+        raise RunError(f"{file} cannot be read: {fault.strerror}") from fault
+    last = json.loads(lines[-1]) if lines and lines[-1].endswith("}") else {}
+    return (last.get("kind"), last.get("update")) == (MEMORY, update)
+
 
 class Log:
     """FOLDER/log.jsonl. Records have an "update"; those after the update that a run goes on from are dropped."""
 
     def __init__(self, folder: Path, since: int) -> None:
-        self.file = folder / "log.jsonl"
+        self.file = folder / NAME
         try:
             if self.file.is_file():
                 lines = self.file.read_text(encoding="utf-8").splitlines()

@@ -20,6 +20,8 @@ from torch import Tensor
 
 from eagle3.errors import RunError
 
+TERMINATED = 128 + signal.SIGTERM  # a shell's exit code for it
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -67,7 +69,8 @@ def ranks(device: torch.device, timeout: int) -> Iterator[Ranks]:
     """The ranks that torchrun tells of in the environment; rank i takes GPU LOCAL_RANK unless all share the CPU."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
-        yield Ranks(device)
+        with _at_sigterm(SystemExit(TERMINATED)):
+            yield Ranks(device)
         return
     cuda, limit = device.type == "cuda", timedelta(seconds=timeout)
     if cuda:
@@ -83,7 +86,8 @@ def ranks(device: torch.device, timeout: int) -> Iterator[Ranks]:
         raise RunError(f"the ranks of torchrun did not find each other: {reason}") from fault
     here = Ranks(device, dist.get_rank(), size, hosts)
     try:
-        with _told_when_ended(here.rank):
+        told = f"rank {here.rank}: ended by SIGTERM, as torchrun does when another rank is gone"
+        with _at_sigterm(RunError(told)):
             yield here
     except BaseException:
         if cuda and dist.group.WORLD is not None:
@@ -95,14 +99,14 @@ def ranks(device: torch.device, timeout: int) -> Iterator[Ranks]:
 
 
 @contextmanager
-def _told_when_ended(rank: int) -> Iterator[None]:
-    """SIGTERM as a RunError: torchrun sends it to all other ranks when one is gone."""
+def _at_sigterm(error: BaseException) -> Iterator[None]:
+    """SIGTERM raises `error`; torchrun sends it to all other ranks when one is gone."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def ended(_: int, __: FrameType | None) -> None:
-        raise RunError(f"rank {rank}: ended by SIGTERM, as torchrun does when another rank is gone")
+        raise error
 
     before = signal.signal(signal.SIGTERM, ended)
     try:

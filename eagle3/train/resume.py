@@ -1,11 +1,14 @@
 """A run's folder: whose it is, and checkpoints that are there whole or not at all."""
 
+import fcntl
 import json
+import logging
 import os
 import pickle
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +18,49 @@ from safetensors import SafetensorError
 from eagle3.config.files import write_whole
 from eagle3.errors import ConfigError, Problem, RunError, WeightError
 
+log = logging.getLogger(__name__)
 RUN = "run.json"
+LOCK = "run.lock"
 _STATE = "state.pt"
 _FAULTS = (OSError, RuntimeError, SafetensorError)  # what writers raise on a disk that is full
 _UNREADABLE = (OSError, RuntimeError, pickle.UnpicklingError, EOFError, KeyError, ValueError)
 
 
-def claim(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
-    """Make `folder` this run's. Raises ConfigError where it holds another run, or something else."""
+@contextmanager
+def claimed(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> Iterator[None]:
+    """Make `folder` this run's, and hold it against others until the end.
+
+    Raises ConfigError where it holds another run, or something else, or is in use.
+    """
+    try:
+        if folder.exists() and {path.name for path in folder.iterdir()} - {LOCK} and not (folder / RUN).is_file():
+            raise _refused(folder, "holds files that are no run of train: choose an empty folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("w")
+    except OSError as fault:
+        raise _refused(folder, f"cannot be used: {fault}") from fault
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as fault:
+            raise _refused(folder, "in use by another run: wait for its end, or choose another folder") from fault
+        except OSError as fault:  # a file system without locks
+            log.warning("train.out=%s cannot be locked: %s; see that no other run uses it", folder, fault.strerror)
+        _claim(folder, identity, resume=resume)
+        yield
+
+
+def _claim(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
     file = folder / RUN
     try:
-        if not folder.exists() or not any(folder.iterdir()):
-            folder.mkdir(parents=True, exist_ok=True)
+        if not file.is_file():
             write_whole(file, json.dumps(identity, indent=2) + "\n")
             return
-        known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        known = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as fault:
         raise _refused(folder, f"cannot be used: {fault}") from fault
     if not isinstance(known, dict):
-        raise _refused(folder, "holds files that are no run of train: choose an empty folder")
+        raise _refused(folder, f"holds files that are no run of train ({RUN}): choose an empty folder")
     keys = [key for key in {**known, **identity} if known.get(key) != identity.get(key)]
     if keys:
         told = "; ".join(f"{key} {known.get(key)} there, {identity.get(key)} here" for key in keys)

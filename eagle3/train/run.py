@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -25,10 +25,10 @@ from eagle3.train.data_target import target_mark
 from eagle3.train.features import read_features
 from eagle3.train.new_head import new_head
 from eagle3.train.ranks import Ranks, ranks
-from eagle3.train.resume import claim
+from eagle3.train.resume import claimed
 from eagle3.train.samples import Sample, Split, read_meta, read_samples
 from eagle3.train.teacher import Teacher
-from eagle3.train.trainer import Summary, Tell, Trainer
+from eagle3.train.trainer import Scored, Summary, Tell, Trainer
 
 log = logging.getLogger(__name__)
 # what may differ when a run goes on; how rows are dealt to passes and ranks is told as rows an update
@@ -60,9 +60,15 @@ class Told:
 
 
 def train_head(
-    composed: Composed, tell: Tell, progress: Progress | None = None, bar: Bar = lambda: nullcontext(_quiet)
+    composed: Composed,
+    tell: Tell,
+    progress: Progress | None = None,
+    bar: Bar = lambda: nullcontext(_quiet),
+    scored: Scored = lambda *_: None,
 ) -> Told:
     """Train as a configuration says, or go on with it. `bar` shows how features come to be, where they are kept.
+
+    The first rank tells figures of updates and scores of evaluations as they come.
 
     Raises ConfigError and other errors of ours for what the user can mend, RunError for a run that broke.
     """
@@ -73,38 +79,51 @@ def train_head(
     same_target(Path(train.data), mark)
     kept, skipped = fitting(Path(train.data), "train", train, facts)
     held, unheld = fitting(Path(train.data), "eval", train, facts)
-    with ranks(pick_device(cfg.runtime.device), train.timeout) as here, on(here.device, _KEYS):
+    with (
+        ExitStack() as stack,
+        ranks(pick_device(cfg.runtime.device), train.timeout) as here,
+        on(here.device, _KEYS),
+    ):
         plain, limits = DraftShape.resolve(SpecConfig()), engine_limits(cfg, facts)
         target = load_target(cfg.target, folder, facts, limits, plain, here.device, progress, steady=False)
         trainer = _trainer(composed, target, kept, held, here)
         if here.first:
-            claim(trainer.out, identity(trainer, [kept, held], mark), resume=train.resume)
+            mine = identity(trainer, [kept, held], mark)
+            stack.enter_context(claimed(trainer.out, mine, resume=train.resume))
         here.any(False)  # nobody reads a checkpoint before the folder is claimed
-        share = sum(len(s.ids) for s in kept) * train.epochs / max(trainer.schedule.updates, 1)
-        if here.first and (other := list(differences(read_meta(Path(train.data)), cfg.data))):
-            log.warning("train.data is used as it is: %s", "; ".join(other))
-        if here.first and cfg.draft.checkpoint:
-            log.warning("draft.checkpoint=%s: its shape is taken, its weights are not", cfg.draft.checkpoint)
-        log.log(
-            logging.INFO if here.first else logging.DEBUG,
-            "%d samples and %d to hold the head against (%d and %d too long), %d updates of %d rows, %.0f %% of them "
-            "filled; %d parameters learn",
-            len(kept),
-            len(held),
-            skipped,
-            unheld,
-            trainer.updates,
-            trainer.rows_an_update,
-            100 * share / (trainer.rows_an_update * train.seq_len),
-            sum(p.numel() for p in trainer.optimiser.live),
-        )
+        if here.first:
+            _announce(trainer, composed, skipped, unheld)
         if train.features is not None:
             known = {**mark, "load_format": cfg.target.load_format.value}
             with bar() as made:
                 quiet = made if here.first else _quiet
                 read_features(trainer.teacher, [*kept, *held], train, known, here, quiet)
         log.log(logging.INFO if here.first else logging.DEBUG, "memory in MiB: %s", trainer.paper)
-        return Told(trainer.run(tell if here.first else lambda _: None), len(kept), skipped)
+        if not here.first:
+            tell, scored = lambda _: None, lambda *_: None
+        return Told(trainer.run(tell, scored), len(kept), skipped)
+
+
+def _announce(trainer: Trainer, composed: Composed, skipped: int, unheld: int) -> None:
+    """What the run is made of, in the log; `skipped` and `unheld` samples are too long."""
+    cfg, train, kept = composed.config, composed.config.train, trainer.samples
+    share = sum(len(s.ids) for s in kept) * train.epochs / max(trainer.schedule.updates, 1)
+    if other := list(differences(read_meta(Path(str(train.data))), cfg.data)):
+        log.warning("train.data is used as it is: %s", "; ".join(other))
+    if cfg.draft.checkpoint:
+        log.warning("draft.checkpoint=%s: its shape is taken, its weights are not", cfg.draft.checkpoint)
+    log.info(
+        "%d samples and %d to hold the head against (%d and %d too long), %d updates of %d rows, %.0f %% of them "
+        "filled; %d parameters learn",
+        len(kept),
+        len(trainer.held),
+        skipped,
+        unheld,
+        trainer.updates,
+        trainer.rows_an_update,
+        100 * share / (trainer.rows_an_update * train.seq_len),
+        sum(p.numel() for p in trainer.optimiser.live),
+    )
 
 
 def _quiet(_: str, __: int, ___: int, ____: int) -> None:

@@ -19,12 +19,12 @@ from eagle3.config.schema import TrainConfig
 from eagle3.errors import RunError
 from eagle3.train.evaluate import Score, Sums, evaluate
 from eagle3.train.export import export
-from eagle3.train.log import Log
+from eagle3.train.log import MEMORY, Log, finished
 from eagle3.train.memory import Memory, Paper, Work, on_paper
 from eagle3.train.new_head import NewHead
 from eagle3.train.optimiser import Optimiser, rate
 from eagle3.train.packing import Schedule, batch_of
-from eagle3.train.ranks import Ranks
+from eagle3.train.ranks import TERMINATED, Ranks
 from eagle3.train.resume import Checkpoints
 from eagle3.train.samples import Sample
 from eagle3.train.teacher import Teacher
@@ -47,6 +47,7 @@ class Figures:
 
 
 Tell = Callable[[Figures], None]
+Scored = Callable[[int, int, Score], None]  # at this update, of so many
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Summary:
     score: Score
     memory: Memory
     head: Path
+    already: bool  # it had ended before: nothing was learnt or written
 
 
 class Trainer:
@@ -104,22 +106,25 @@ class Trainer:
         """Rows of all passes of all ranks."""
         return self.train.batch_size * self.train.accumulate * self.ranks.size
 
-    def run(self, tell: Tell) -> Summary:
+    def run(self, tell: Tell, scored: Scored = lambda *_: None) -> Summary:
         """All updates that are left. On Ctrl-C a checkpoint is written before KeyboardInterrupt goes on.
 
+        So it is on SIGTERM where a rank is alone, before SystemExit(143). A run that had ended writes nothing.
         Raises RunError for a loss that is not finite, a disk that is full, a rank that is gone.
         """
         self._resume()
+        if self._ended():
+            return self._again()
         memory = Memory(self.paper, self.ranks.device)
         log = Log(self.out, self.update) if self.ranks.first else None
         started = time.perf_counter()
-        with interrupts() as interrupted:
+        with interrupts(terminated=self.ranks.size == 1) as interrupted:
             since, seen = started, self.tokens
             while self.update < self.updates:
                 lr = rate(self.train, self.update, self.updates)
                 self._update(lr)
                 done = self.update = self.update + 1
-                stop = self.ranks.any(interrupted())
+                stop = self.ranks.any(interrupted() is not None)
                 last = stop or done == self.updates
                 if last or done % self.train.log_every == 0:
                     self._tell(tell, log, lr, (self.tokens - seen) / (time.perf_counter() - since))
@@ -127,16 +132,31 @@ class Trainer:
                 if last or done % self.train.save_every == 0:
                     self._save()
                 if stop:
-                    raise KeyboardInterrupt
+                    raise SystemExit(TERMINATED) if interrupted() is signal.SIGTERM else KeyboardInterrupt
                 if done % self.train.eval_every == 0 and done < self.updates:
-                    self._evaluate(log)
+                    self._evaluate(log, scored)
                     since, seen = time.perf_counter(), self.tokens
-        score = self._evaluate(log)
+        score = self._evaluate(log, scored)
         self._save()
-        epochs, seconds = self.schedule.epochs_at(self.update), time.perf_counter() - started
         if log is not None:
-            log.write({"kind": "memory", "update": self.update, **memory.told()})
-        return Summary(self.update, self.tokens, epochs, seconds, score, memory, self.out)
+            log.write({"kind": MEMORY, "update": self.update, **memory.told()})
+        return self._summary(started, score, memory, already=False)
+
+    def _ended(self) -> bool:
+        """Whether the run had ended before it was started again."""
+        done = self.update >= self.updates
+        return done and self.ranks.any(self.ranks.first and finished(self.out, self.update))
+
+    def _again(self) -> Summary:
+        """The end of a run that had ended, told once more."""
+        if self.ranks.first:
+            logger.info("this run had ended at update %d already: nothing is learnt or written", self.update)
+        started, memory = time.perf_counter(), Memory(self.paper, self.ranks.device)
+        return self._summary(started, self._evaluate(None, lambda *_: None), memory, already=True)
+
+    def _summary(self, started: float, score: Score, memory: Memory, *, already: bool) -> Summary:
+        epochs, seconds = self.schedule.epochs_at(self.update), time.perf_counter() - started
+        return Summary(self.update, self.tokens, epochs, seconds, score, memory, self.out, already)
 
     def _update(self, lr: float) -> None:
         train, ranks = self.train, self.ranks
@@ -171,7 +191,7 @@ class Trainer:
         if log is not None:
             log.write({"kind": "train", **asdict(figures)})
 
-    def _evaluate(self, log: Log | None) -> Score:
+    def _evaluate(self, log: Log | None, scored: Scored) -> Score:
         self._check()
         train = self.train
         score = evaluate(
@@ -179,6 +199,7 @@ class Trainer:
         )
         if log is not None:
             log.write({"kind": "eval", "update": self.update, "tokens": self.tokens, **asdict(score)})
+        scored(self.update, self.updates, score)
         return score
 
     def _save(self) -> None:
@@ -209,20 +230,30 @@ class Trainer:
 
 
 @contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
-    """Keeps Ctrl-C until it is asked for, as an update must not be cut; a second Ctrl-C cuts it nevertheless."""
-    asked = threading.Event()
+def interrupts(*, terminated: bool) -> Iterator[Callable[[], signal.Signals | None]]:
+    """Keeps Ctrl-C, and SIGTERM if `terminated`, until asked for the last one, as an update must not be cut.
+
+    A second one of the same kind cuts it nevertheless.
+    """
+    asked: list[signal.Signals] = []
+
+    def last() -> signal.Signals | None:
+        return asked[-1] if asked else None
+
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield last
         return
-    before = signal.getsignal(signal.SIGINT)
+    kinds = (signal.SIGINT, signal.SIGTERM) if terminated else (signal.SIGINT,)
+    before = {kind: signal.getsignal(kind) for kind in kinds}
 
-    def once(_: int, __: FrameType | None) -> None:
-        asked.set()
-        signal.signal(signal.SIGINT, before)
+    def once(number: int, _: FrameType | None) -> None:
+        asked.append(signal.Signals(number))
+        signal.signal(number, before[asked[-1]])
 
-    signal.signal(signal.SIGINT, once)
+    for kind in kinds:
+        signal.signal(kind, once)
     try:
-        yield asked.is_set
+        yield last
     finally:
-        signal.signal(signal.SIGINT, before)
+        for kind in kinds:
+            signal.signal(kind, before[kind])

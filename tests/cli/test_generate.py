@@ -1,6 +1,7 @@
 """`eagle3 generate` from the command line, on a tiny checkpoint."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -140,8 +141,45 @@ def test_bad_sampling_in_a_file_is_told_before_anything_runs(target: str, capsys
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert run(target, "--prompt-file", "p.jsonl") == 2
     err = capsys.readouterr().err
-    assert "prompt 0" in err
-    assert "prompt 2" in err
+    assert "from p.jsonl:1" in err
+    assert "from p.jsonl:3" in err
+
+
+def unbuilt(*_: object) -> None:
+    raise AssertionError("nothing must be loaded")
+
+
+def test_every_fault_of_a_file_is_told_with_its_line_before_the_build(
+    target: str, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eagle3.build.engine.build_engine", unbuilt)
+    asked = [{"presence_penalty": 5}, {"top_k": "x"}, {"max_new_tokens": 0, "stop": [""]}, {}]
+    (tmp_path / "bad.jsonl").write_text("\n".join(json.dumps({"prompt": "a", **own}) for own in asked))
+    assert run(target, "--prompt-file", "bad.jsonl", "sampling.top_p=7") == 2
+    err = capsys.readouterr().err
+    assert "2 problems" in err, "a configuration that breaks rules judges no prompts"
+    assert "bad.jsonl:2" in err
+    assert "sampling.top_p" in err
+    assert run(target, "--prompt-file", "bad.jsonl") == 2
+    err = capsys.readouterr().err
+    assert "4 problems" in err
+    for key, line in (("presence_penalty", 1), ("max_new_tokens", 3), ("stop", 3)):
+        assert re.search(rf"  {key}  .*\n.* from bad\.jsonl:{line}\n", err), key
+    assert "  bad.jsonl:2  top_k wants an integer" in err
+
+
+@pytest.mark.parametrize("files", [True, False])
+def test_text_without_a_tokenizer_is_told_before_the_build(
+    bare: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch, files: bool
+) -> None:
+    monkeypatch.setattr("eagle3.build.engine.build_engine", unbuilt)
+    target = ["conf=base", f"target.checkpoint={bare}"] if files else ["conf=tiny"]
+    (Path("p.jsonl")).write_text('{"prompt_ids": [1], "stop": ["x"]}\n{"prompt_ids": [9999999]}\n')
+    assert main(["generate", *target, "--prompt", "hello", "--prompt-file", "p.jsonl"]) == 2
+    err = capsys.readouterr().err
+    assert "3 problems" in err
+    for words in ("has no tokenizer: give", "from prompt 0", "stop wants a tokenizer", "from p.jsonl:1", "p.jsonl:2"):
+        assert words in " ".join(err.split())
 
 
 def test_a_prompt_that_cannot_fit_is_refused_alone(target: str, capsys: Capture) -> None:

@@ -1,7 +1,9 @@
 """`eagle3 train`: from samples to a head that the engine serves."""
 
+import fcntl
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from eagle3.cli import main
+from eagle3.cli.train import steps
 from eagle3.train import trainer
 from eagle3.train.samples import Sample, write_samples
 from helpers.pairs import near_pair
@@ -96,25 +99,87 @@ def test_random_weights_will_do_to_try_it(tmp_path: Path, capsys: Capture) -> No
     assert last(capsys)["tokens"] == 80
 
 
-def test_ctrl_c_saves_and_exits_with_130(near: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_exits_with_its_code(
+    near: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture, how: signal.Signals, code: int
+) -> None:
+    before = [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)]
     real = trainer.rate
 
     def rate(cfg: Any, update: int, updates: int) -> float:
         if update == 2:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), how)
         return real(cfg, update, updates)
 
     run = ["train", *near, "train.out=head", "train.max_steps=6", "train.batch_size=1", "--json"]
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "rate", rate)
-        assert main(run) == 130
+        assert main(run) == code
+    assert "stopped; the same command goes on from what is in head" in capsys.readouterr().err
+    assert [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)] == before
     assert [path.name for path in Path("head/checkpoints").iterdir()] == ["3"]
     assert Path("head/model.safetensors").is_file()
-    capsys.readouterr()
     assert main(run) == 0
     assert last(capsys)["updates"] == 6
     updates = [json.loads(line)["update"] for line in Path("head/log.jsonl").read_text().splitlines()]
     assert updates == [3, 6, 6, 6], "where it stopped, at its end, the score and the memory"
+
+
+def test_sigterm_before_the_first_update_is_told_too(
+    near: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr("eagle3.train.run.load_target", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    assert main(["train", *near, "train.out=head"]) == 143
+    assert "stopped; the same command" in capsys.readouterr().err
+
+
+def test_a_run_that_had_ended_says_so_and_writes_nothing(near: list[str], capsys: Capture) -> None:
+    run = ["train", *near, "train.out=head", "train.max_steps=2", "train.batch_size=1", "--json"]
+    assert main(run) == 0
+    seen = capsys.readouterr()
+    first, text = json.loads(seen.out), Path("head/log.jsonl").read_text()
+    assert "had ended" not in seen.err
+    assert main(run) == 0
+    seen = capsys.readouterr()
+    again = json.loads(seen.out)
+    assert "this run had ended at update 2 already: nothing is learnt or written" in seen.err
+    assert (first.pop("already_done"), again.pop("already_done")) == (False, True)
+    assert (again["updates"], again["tokens"], again["tau"]) == (first["updates"], first["tokens"], first["tau"])
+    assert Path("head/log.jsonl").read_text() == text
+    Path("head/log.jsonl").write_text(text[: text.index('{"kind": "eval"')])  # stopped before it was held against them
+    assert main(run) == 0
+    assert "had ended" not in capsys.readouterr().err
+    assert len(Path("head/log.jsonl").read_text().splitlines()) == len(text.splitlines())
+
+
+def test_each_evaluation_is_told(near: list[str], capsys: Capture) -> None:
+    run = ["train.max_steps=4", "train.batch_size=1", "train.eval_every=2", "train.log_every=4"]
+    assert main(["train", *near, "train.out=head", *run]) == 0
+    err = capsys.readouterr().err
+    evals = re.findall(r"update (\d) of 4: on held-out samples tau \d\.\d\d, accuracy by step( 0\.\d{3}){4}\n", err)
+    assert [update for update, _ in evals] == ["2", "4"]
+    assert re.search(
+        r"update 4 of 4: loss \d\.\d\d \(step 1\) … \d\.\d\d \(step 4\), accuracy 0\.\d{3} \(step 1\) … .* tokens/s",
+        err,
+    )
+
+
+def test_one_step_is_no_range() -> None:
+    assert steps([2.724], 2) == "2.72 (step 1)"
+
+
+def test_a_folder_in_use_is_refused(near: list[str], capsys: Capture) -> None:
+    run = ["train", *near, "train.out=head", "train.max_steps=1", "train.batch_size=1"]
+    assert main(run) == 0
+    log = Path("head/log.jsonl").read_text()
+    capsys.readouterr()
+    with Path("head/run.lock").open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert main(run) == 2
+    err = capsys.readouterr().err
+    assert "train.out  in use by another run" in err
+    assert "Traceback" not in err
+    assert Path("head/log.jsonl").read_text() == log
 
 
 @pytest.mark.parametrize(

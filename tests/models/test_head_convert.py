@@ -22,6 +22,7 @@ HEADS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "listed": ({}, {NESTED: {IDS: [1, 4, 6]}}),
     "own embedding": ({"own_embedding": True}, {}),
     "another width": ({"hidden": 12, "own_embedding": True}, {"hidden_size": 12, "target_hidden_size": HT}),
+    "a width told": ({}, {"target_hidden_size": HT}),
     "full vocabulary": ({"draft_vocab": V}, {"draft_vocab_size": V}),
     "scaled": (
         {},
@@ -101,6 +102,19 @@ def test_the_files_of_the_official_code_come_back_bit_for_bit(tmp_path: Path) ->
     assert back.keys() == tensors.keys()
     assert all(value.dtype == back[key].dtype and torch.equal(value, back[key]) for key, value in tensors.items())
     assert config_of(folder)["torch_dtype"] == "float16"
+
+
+@pytest.mark.parametrize("width", [{"target_hidden_size": HT}, {}])
+def test_config_json_comes_back_whole(tmp_path: Path, width: dict[str, int]) -> None:
+    start = write_head(tmp_path / "a", config=head_config(torch_dtype="float32", **width))
+    convert_head(start, "midlayer", tmp_path / "official", DraftConfig())
+    official = config_of(tmp_path / "official")
+    assert official.get("target_hidden_size") == width.get("target_hidden_size")
+    for to in ("modelopt", "speculators"):
+        convert_head(tmp_path / "official", to, tmp_path / to, DraftConfig())
+        assert config_of(tmp_path / to).get("target_hidden_size") == width.get("target_hidden_size")
+        convert_head(tmp_path / to, "midlayer", tmp_path / f"from-{to}", DraftConfig())
+        assert config_of(tmp_path / f"from-{to}") == official
 
 
 def test_what_each_dialect_looks_like(tmp_path: Path) -> None:

@@ -111,6 +111,13 @@ def test_all_bad_lines_are_told_at_once(tmp_path: Path) -> None:
     assert keys == [f"{path}:{n}" for n in range(1, last)] + [f"{path}:{last}"] * 3
 
 
+@pytest.mark.parametrize(("name", "text"), [("a.txt", "x\n\ny\n"), ("a.jsonl", '{"prompt": "x"}\n\n{"prompt": "y"}\n')])
+def test_a_prompt_knows_its_line(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    assert [prompt.origin for prompt in read_prompts(path)] == [f"{path}:1", f"{path}:3"]
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
 @pytest.mark.parametrize("text", ["", "\n \n"])
 def test_an_empty_file(tmp_path: Path, name: str, text: str) -> None:
