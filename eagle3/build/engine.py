@@ -95,8 +95,9 @@ def load_parts(composed: Composed, progress: Progress | None = None) -> Parts:
     if shape.depth > 0:
         head, report = build_head(cfg.draft, folders.head, cfg.spec, target, limits, shape, progress)
         draft = head, report.capture.outputs
-        if cfg.draft.context_limit is ContextLimit.stop_drafting:
-            stop_at = head.facts.rope.max_position_embeddings
+        longest = head.facts.rope.max_position_embeddings
+        if cfg.draft.context_limit is ContextLimit.stop_drafting and limits.max_seq_len > longest:
+            stop_at = longest
         log.info("head captures: %s; %s", report.capture, report.vocabulary)
         log.debug("head\n%s", report)  # hydra.verbose=true shows it
         for line in report.warnings:
@@ -136,7 +137,8 @@ def assemble(cfg: EngineConfig, shape: DraftShape, parts: Parts, pools: list[KVP
         sizes = cfg.runtime.cuda_graph_batch_sizes or buckets(limits.max_batch_size)
         runner = GraphRunner(worker, preparer, sizes, len(pools), width, prompt_rows=prompt_sizes(cfg, limits))
     scheduler = Scheduler(limits, shape, [Pages(pool.pages - 1, pool.page) for pool in pools])
-    return Engine(cfg, runner, scheduler, parts.tokenizer, target.facts.vocab, parts.ends)
+    ends = frozenset(i for i in parts.ends if 0 <= i < target.facts.vocab)  # others are never said
+    return Engine(cfg, runner, scheduler, parts.tokenizer, target.facts.vocab, ends)
 
 
 def graphs(cfg: EngineConfig, device: torch.device) -> bool:

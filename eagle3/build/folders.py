@@ -5,7 +5,7 @@ from pathlib import Path
 
 from eagle3.config.schema import DecodingType, EngineConfig, LoadFormat
 from eagle3.errors import Problem
-from eagle3.models.checkpoint import resolve
+from eagle3.models.checkpoint import HUB, PYPI, resolve
 from eagle3.models.faults import Faults
 from eagle3.models.located import located
 
@@ -18,6 +18,7 @@ class Folders:
     head: Path | None
     problems: tuple[Problem, ...] = ()
     absent: tuple[str, ...] = ()  # checkpoints whose files are not here
+    warnings: tuple[Problem, ...] = ()  # of those the ones that nobody could fetch
 
 
 def _wanted(cfg: EngineConfig) -> tuple[str | None, str | None]:
@@ -47,8 +48,13 @@ def at_hand(cfg: EngineConfig) -> Folders:
         ),
         of_head.attempt(lambda: located(head, revision=cfg.draft.revision) if head else None, None),
     )
+    keys = ("target.checkpoint", "draft.checkpoint")
+    every = zip(keys, (target, head), places, (of_target, of_head), strict=True)
+    absent = [(key, name) for key, name, place, faults in every if name and place is None and not faults.seen]
+    lost = [
+        Problem(key, "no such folder on this machine", name)
+        for key, name in absent
+        if not (HUB.fullmatch(name) or PYPI.fullmatch(name))
+    ]
     problems = (*of_target.problems(), *of_head.problems())
-    told = {problem.value for problem in problems}
-    names = ((target, places[0]), (head, places[1]))
-    absent = tuple(name for name, place in names if name is not None and place is None and name not in told)
-    return Folders(*places, problems, absent)
+    return Folders(*places, problems, tuple(name for _, name in absent), tuple(lost))

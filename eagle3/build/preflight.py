@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from eagle3.build.folders import Folders
-from eagle3.build.memory import free_bytes
+from eagle3.build.memory import all_bytes, free_bytes
 from eagle3.build.preflight_facts import rules_again, with_facts
 from eagle3.build.preflight_memory import memory_fit
 from eagle3.build.preflight_text import compare_tokenizers
@@ -54,14 +55,15 @@ def preflight(composed: Composed, folders: Folders) -> Preflight:
     sound, whole = not for_target.seen, not for_target.seen and not for_head.seen
     filled = with_facts(cfg, target if sound else None, look if whole else None)
     problems = [*folders.problems, *for_target.problems(), *for_head.problems()]
-    warnings: list[Problem] = []
+    warnings = list(folders.warnings)
     if folders.target is not None and folders.head is not None:
-        problems_of_text, warnings = compare_tokenizers(folders.target, folders.head)
-        problems += problems_of_text
+        wrong, odd = compare_tokenizers(folders.target, folders.head)
+        problems, warnings = problems + wrong, warnings + odd
     told = {problem.key for problem in problems}
     if not whole:
         told.add("spec.layers_to_capture")  # who chooses them is not known
     broken, warned = rules_again(cfg, filled, told)
+    broken, warned = (list(map(partial(_in_file, cfg, folders), found)) for found in (broken, warned))
     report += _positions(filled)
     return Preflight(
         filled,
@@ -73,11 +75,11 @@ def preflight(composed: Composed, folders: Folders) -> Preflight:
 
 
 def look_before(composed: Composed, folders: Folders, device: torch.device) -> None:
-    """Raise ConfigError with all problems of the files, and of weights that are more than a GPU has free."""
+    """Raise ConfigError with all problems of the files, and of what is more than a GPU has free, or a CPU at all."""
     found = preflight(composed, folders)
     problems = list(found.problems)
-    if device.type == "cuda":
-        problems += memory_fit(found.config, composed.shape, free_bytes(device), sure=True)[0]
+    there = free_bytes(device) if device.type == "cuda" else all_bytes(device)
+    problems += memory_fit(found.config, composed.shape, there, sure=True)[0]
     if problems:
         raise ConfigError(problems)
     for warning in found.warnings:
@@ -95,6 +97,17 @@ def _target(cfg: EngineConfig, folder: Path | None, faults: Faults) -> ModelFact
     if not read_whole(folder):
         look_at_target(folder, facts, cfg.runtime.max_seq_len or facts.max_positions, faults)
     return facts
+
+
+def _in_file(cfg: EngineConfig, folders: Folders, problem: Problem) -> Problem:
+    """With the file as its origin where it is one of a fact that a configuration leaves to it."""
+    for key, folder, inline in (
+        ("target.", folders.target, cfg.target.architecture),
+        ("draft.", folders.head, cfg.draft.architecture),
+    ):
+        if folder is not None and inline is None and problem.key.startswith(f"{key}architecture."):
+            return replace(problem, origin=str(folder / "config.json"))
+    return problem
 
 
 def _unread(folder: Path) -> Iterator[tuple[str, str]]:

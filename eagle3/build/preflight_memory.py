@@ -1,9 +1,11 @@
 """Whether an engine fits in a memory of so many bytes, by its sizes alone, and what to lower if not."""
 
+from collections.abc import Iterator
+
 from eagle3.config.facts import Facts
 from eagle3.config.schema import EngineConfig
 from eagle3.config.shape import DraftShape
-from eagle3.config.sizes import kv_bytes_per_token, memory_sum
+from eagle3.config.sizes import head_dim, kv_bytes_per_token, memory_sum
 from eagle3.config.units import size
 from eagle3.errors import Problem
 
@@ -29,7 +31,7 @@ def memory_fit(cfg: EngineConfig, shape: DraftShape, memory: int, *, sure: bool 
         text = f"takes {size(weights)} of weights with its head, of {size(memory)}: choose a smaller one, or 16 bits"
         problems.append(Problem("target.checkpoint", f"{text} (target.dtype)", cfg.target.checkpoint))
     elif sure:
-        pass
+        problems += _tables(cfg, shape, head_dim(target), longest, memory)
     elif fixed > memory:
         text = f"{taken}: lower it, runtime.max_num_tokens, or the tree (spec.max_total_draft_tokens)"
         problems.append(Problem("runtime.max_batch_size", text, cfg.runtime.max_batch_size))
@@ -41,3 +43,14 @@ def memory_fit(cfg: EngineConfig, shape: DraftShape, memory: int, *, sure: bool 
     entries = room if tokens is None else tokens
     fits = f"{taken}; then {entries} KV entries, {entries // least} requests of {longest} tokens at once"
     return problems, f"{fits}, less what workspaces and graphs take"
+
+
+def _tables(cfg: EngineConfig, shape: DraftShape, dim: int, longest: int, memory: int) -> Iterator[Problem]:
+    """Cosines and sines of every position, and what a slot keeps of its tree at the least, made before all else."""
+    batch = cfg.runtime.max_batch_size
+    rope, slots = shape.entries(longest) * dim * 4, batch * shape.nodes * 28
+    if rope > memory:
+        text = f"positions' rotary tables take {size(rope)} of {size(memory)}: lower it"
+        yield Problem("runtime.max_seq_len", text, longest)
+    if slots > memory:
+        yield Problem("runtime.max_batch_size", f"slots take {size(slots)} of {size(memory)}: lower it", batch)

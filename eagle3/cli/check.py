@@ -80,7 +80,8 @@ def _with_files(outcome: Outcome, composed: "Composed") -> Outcome:
     folders = at_hand(composed.config)
     if folders.target is None and folders.head is None:
         report = tuple(("not here", name) for name in folders.absent)
-        return replace(outcome, problems=tuple(map(composed.placed, folders.problems)), report=report)
+        problems, warnings = (tuple(map(composed.placed, found)) for found in (folders.problems, folders.warnings))
+        return replace(outcome, problems=problems, warnings=(*outcome.warnings, *warnings), report=report)
     from eagle3.build.preflight import preflight
 
     found = preflight(composed, folders)

@@ -1,8 +1,10 @@
-"""Where the project keeps what it can make again, and how its files are written."""
+"""Where the project keeps what it can make again, and how files are read and written."""
 
+import json
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 IN_THE_BOX = "eagle3:"  # what such a checkpoint's name begins with
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
@@ -31,3 +33,11 @@ def write_whole(file: Path, text: str) -> None:
         with suppress(OSError):
             part.unlink()
         raise
+
+
+def read_json(file: Path) -> Any:  # noqa: ANN401
+    """What a JSON file holds; OSError where it cannot be read, ValueError where it is no JSON, or too deep."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except RecursionError as fault:
+        raise ValueError("it is nested too deeply") from fault

@@ -59,7 +59,7 @@ def _wrong_choices(loader: ConfigLoaderImpl, override: Override, values: Sequenc
     options = loader.get_group_options(group, ObjectType.CONFIG)
     names = [name for value in values for name in (value if isinstance(value, list) else [value])]
     for name in names:
-        if name is None or str(name) in options:
+        if str(name) in options:
             continue
         close = get_close_matches(str(name), options, n=1)
         guess = f"; did you mean {close[0]}?" if close else ""

@@ -13,6 +13,7 @@ from eagle3.errors import Problem
 PYPI = re.compile(r"pypi:[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?==[0-9A-Za-z.!+_-]+")
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 ROPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
+MOST, MOST_LAYERS = 2**30, 2**12  # of any other size, and of layers, each of which is an object
 KINDS = ("full_attention", "sliding_attention")
 
 
@@ -75,10 +76,13 @@ def _numbers(key: str, facts: Architecture) -> Iterator[Problem]:
     optional = ("num_key_value_heads", "head_dim", "draft_vocab_size", "target_hidden_size")
     for name in (*NEEDED, *optional):
         value = getattr(facts, name)
+        most = MOST_LAYERS if name == "num_hidden_layers" else MOST
         if value is not None and value < 1:
             yield Problem(f"{key}.{name}", "must be at least 1", value)
+        elif value is not None and value > most:
+            yield Problem(f"{key}.{name}", f"must be at most {most}", value)
     for name in ("rms_norm_eps", "rope_theta"):
-        if not 0 < getattr(facts, name) < float("inf"):
+        if not 0 < getattr(facts, name) < 2**63:
             yield Problem(f"{key}.{name}", "must be a number above 0", getattr(facts, name))
 
 

@@ -41,12 +41,13 @@ def target_size(facts: Architecture) -> int:
 
 
 def head_size(facts: Architecture, captured: int) -> int:
-    """Values in an EAGLE-3 head of one layer that fuses `captured` features."""
+    """Values in an EAGLE-3 head that fuses `captured` features."""
     hidden = facts.hidden_size
     wide = facts.target_hidden_size or hidden
     own = facts.vocab_size * hidden if wide != hidden else 0  # another width: it ships its own embedding
     logits = (facts.draft_vocab_size or facts.vocab_size) * hidden
-    return captured * wide * hidden + layer_size(facts, 2 * hidden) + 2 * hidden + logits + own
+    layers = layer_size(facts, 2 * hidden) + layer_size(facts) * (facts.num_hidden_layers - 1)
+    return captured * wide * hidden + layers + 2 * hidden + logits + own
 
 
 def kv_bytes_per_token(cfg: EngineConfig) -> int | None:
@@ -58,9 +59,8 @@ def kv_bytes_per_token(cfg: EngineConfig) -> int | None:
     models = ((facts.target, cfg.target.dtype), (facts.draft, cfg.draft.dtype))
     for model, dtype in models:
         if model is not None:
-            layers = model.num_hidden_layers if model is facts.target else 1
             kv_heads = model.num_key_value_heads or model.num_attention_heads
-            total += 2 * layers * kv_heads * head_dim(model) * bytes_of(dtype, cfg.runtime.device)
+            total += 2 * model.num_hidden_layers * kv_heads * head_dim(model) * bytes_of(dtype, cfg.runtime.device)
     return total
 
 

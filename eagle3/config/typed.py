@@ -2,9 +2,11 @@
 
 import types
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
+from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
@@ -125,6 +127,14 @@ def plain(node: DictConfig) -> dict[str, Any]:
     return {str(name): value for name, value in values.items()}
 
 
+@cache  # several times as dear as its copy
+def _holder(cls: type) -> DictConfig:
+    """A section's defaults, which take values of their fields' types alone."""
+    made = OmegaConf.structured(cls)
+    assert isinstance(made, DictConfig)
+    return made
+
+
 class Reader:
     """Fills dataclasses from a composed tree and keeps the faults."""
 
@@ -138,7 +148,9 @@ class Reader:
     def section(self, cls: type, node: DictConfig, prefix: str = "") -> object:
         """An instance of `cls`; what is faulty or required and missing is None there or the default."""
         hints = get_type_hints(cls)
-        holder = OmegaConf.structured(cls)
+        holder = _holder(cls)
+        if not all(map(section_of, hints.values())):  # else nothing is ever put into it
+            holder = deepcopy(holder)
         values = {name: None for name in hints if OmegaConf.is_missing(holder, name)}
         for name in map(str, node):
             key = f"{prefix}{name}"

@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 from eagle3.config.request import RequestSampling
-from eagle3.config.schema import EngineConfig, SamplingConfig
+from eagle3.config.schema import ContextLimit, EngineConfig, SamplingConfig
 from eagle3.engine.finish import FinishReason
 from eagle3.engine.logprobs import Logprob
 from eagle3.engine.request import Request, SamplingParams
@@ -77,7 +77,11 @@ class Engine:
         self.tokenizer = tokenizer
         self.vocab = vocab
         self.end_ids = end_ids
-        self._acceptance = Acceptance(scheduler.shape, valid=config.spec.synthetic_acceptance is None)
+        self._acceptance = Acceptance(
+            scheduler.shape,
+            valid=config.spec.synthetic_acceptance is None,
+            judged=config.draft.context_limit is not ContextLimit.stop_drafting,
+        )
         self._pending: tuple[Plan, Output] | None = None
         self._requests: dict[str, Request] = {}
         self._added = 0

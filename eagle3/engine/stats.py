@@ -89,13 +89,15 @@ class Metrics:
 class Acceptance:
     """Counts the verifications of all requests, and warns once if hardly any draft is accepted."""
 
-    def __init__(self, shape: DraftShape, valid: bool) -> None:
+    def __init__(self, shape: DraftShape, valid: bool, judged: bool = True) -> None:
         self.shape = shape
         self.valid = valid
         self._histogram = [0] * shape.path
         self._steps = 0
         self._accepted = 0
-        self._warned = not valid  # forced acceptance tells nothing of the head
+        self._warned = not (
+            valid and judged
+        )  # forced acceptance, or steps that draft nothing, tell nothing of the head
 
     def count(self, accepted: int) -> None:
         """One verification and its raw accepted drafts."""

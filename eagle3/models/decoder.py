@@ -1,6 +1,5 @@
 """One decoder for all families: embedding, layers, norm and head, driven by the facts of a config.json."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import isclose
@@ -8,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
-from transformers import AutoConfig, PretrainedConfig
+from transformers import PretrainedConfig
 
 from eagle3.config.rules_model import head_counts
 from eagle3.config.schema import Architecture
@@ -19,12 +17,13 @@ from eagle3.errors import UnsupportedError, WeightError
 from eagle3.kv.meta import AttnMeta
 from eagle3.kv.pool import KVLayout, KVPool
 from eagle3.models.families import Family, family
+from eagle3.models.target_config import read_config
 from eagle3.nn.attention import Attention, Core, PagedCore
 from eagle3.nn.embedding import Embedding
 from eagle3.nn.linear import Linear
 from eagle3.nn.mlp import MLP
 from eagle3.nn.norm import RMSNorm
-from eagle3.nn.rope import Rope, RopeFacts, Rotation, require_known
+from eagle3.nn.rope import Rope, RopeFacts, Rotation
 from eagle3.parallel import TP
 
 OnLayer = Callable[[int, Tensor, Tensor | None], None]
@@ -79,10 +78,10 @@ class ModelFacts:
 
         Raises WeightError for a config.json that cannot be read, UnsupportedError for a model we do not have.
         """
-        config = source if isinstance(source, PretrainedConfig) else _read_config(source)
+        config = source if isinstance(source, PretrainedConfig) else read_config(source)
         try:
             return cls._from_config(config)
-        except (TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as fault:
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as fault:
             raise WeightError(f"config.json of {source} makes no sense: {type(fault).__name__} {fault}") from fault
 
     @classmethod
@@ -163,31 +162,6 @@ def _windows(window: int | None, kinds: Sequence[str] | None, layers: int, archi
     if slides in kinds and window is None:
         raise WeightError(f"layer_types has {slides}, but there is no sliding_window")
     return tuple(window if kind == slides else None for kind in kinds) if slides in kinds else ()
-
-
-def _read_config(folder: Path) -> PretrainedConfig:
-    if not (folder / "config.json").is_file():
-        raise WeightError(f"{folder} has no config.json")
-    _require_known_rope(folder / "config.json")
-    try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        return config
-    except (OSError, KeyError, TypeError, StrictDataclassError) as fault:
-        raise WeightError(f"{folder / 'config.json'} cannot be read: {fault}") from fault
-    except ValueError as fault:
-        raise UnsupportedError(f"{folder / 'config.json'}: {fault}") from fault
-
-
-def _require_known_rope(file: Path) -> None:
-    """Before transformers reads the file, which would print a line of its own."""
-    try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return  # told by what reads it next
-    for key in ("rope_parameters", "rope_scaling"):
-        given = raw.get(key) if isinstance(raw, dict) else None
-        if isinstance(given, dict):
-            require_known(given.get("rope_type") or given.get("type") or "default")
 
 
 class Layer(nn.Module):

@@ -47,5 +47,6 @@ def family(architecture: str) -> Family:
     """The family of a config.json's architecture name; UnsupportedError for one that is not known."""
     if architecture not in FAMILIES:
         known = ", ".join(FAMILIES)
-        raise UnsupportedError(f"architecture {architecture!r} is not supported; known: {known}")
+        hint = "; a draft head? then it is draft.checkpoint" if "eagle" in architecture.lower() else ""
+        raise UnsupportedError(f"architecture {architecture!r} is not supported; known: {known}{hint}")
     return FAMILIES[architecture]

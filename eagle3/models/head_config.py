@@ -1,11 +1,11 @@
 """A head's config.json as a file, and the target layers that it reads."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eagle3.config.files import read_json
 from eagle3.config.schema import LayerIds
 from eagle3.config.shape import default_capture
 from eagle3.errors import ConfigError, Problem, UnsupportedError, WeightError
@@ -22,7 +22,7 @@ def read_head_config(folder: Path) -> dict[str, Any]:
     """config.json of a head; WeightError where it cannot be read."""
     file = folder / "config.json"
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = read_json(file)
     except FileNotFoundError as fault:
         raise WeightError(f"{folder} has no config.json") from fault
     except (OSError, ValueError) as fault:

@@ -39,7 +39,7 @@ class HeadFiles:
     def where(self, name: str) -> str:
         """A tensor for messages: file, name there, shape."""
         found = self.tensors[name]
-        return f"{found.file.name}: {found.stored} {list(found.shape)}"
+        return f"{found.file}: {found.stored} {list(found.shape)}"
 
 
 def read_head(folder: Path) -> HeadFiles:

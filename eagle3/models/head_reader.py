@@ -40,7 +40,7 @@ def head_facts(files: HeadFiles, target: Widths, cfg: DraftConfig) -> tuple[Head
 def survey_head(
     files: HeadFiles, target: Widths, cfg: DraftConfig, faults: Faults
 ) -> tuple[HeadFacts | None, list[str]]:
-    """As `head_facts`, with all that is wrong in `faults`; no facts where that leaves shapes open."""
+    """As `head_facts`, with all that is wrong in `faults`; no facts where that leaves names of tensors open."""
     warnings: list[str] = faults.attempt(lambda: check_fields(files.fields, files.folder / "config.json"), [])
     facts = _Reader(files, target, cfg, faults).facts()
     if facts is None:
@@ -92,7 +92,9 @@ class _Reader:
         gate = "layers.0.mlp.gate_proj.weight"
         hidden, width = self._shape(one)
         whole = self.faults.sound(lambda: self._agree("hidden_size", hidden, one))
-        captured = self.faults.attempt(lambda: self._captured(width if found["fc"] else hidden), None)
+        self.faults.sound(self._target_width)
+        seen = width if found["fc"] else hidden
+        captured = self.faults.attempt(lambda: self._captured(seen), max(1, seen // self.target.hidden))
         counts = self.faults.attempt(lambda: self._heads(hidden), None) if whole else None
         intermediate = self._shape(gate)[0]
         self.faults.sound(lambda: self._agree("intermediate_size", intermediate, gate))
@@ -107,7 +109,7 @@ class _Reader:
         mapped = False
         if draft_vocab is not None:
             mapped = self.faults.attempt(lambda: self._mapped(draft_vocab), "d2t" in self.tensors)
-        if captured is None or counts is None or layers is None or draft_vocab is None or embedding is None:
+        if counts is None or layers is None or draft_vocab is None or embedding is None:
             return None
         return HeadFacts(
             hidden=hidden,
@@ -138,9 +140,10 @@ class _Reader:
         """The tensors that shapes are taken from."""
         needed = ["fc.weight"] * fc + [f"layers.0.{name}.weight" for name in (*_QK, "mlp.gate_proj")]
         needed += ["layers.0.self_attn.o_proj.weight"] * (not fc)
+        matrices = [*needed, *(name for name in ("lm_head.weight", "embed_tokens.weight") if name in self.tensors)]
         if missing := [name for name in needed if name not in self.tensors]:
             raise WeightError(f"{self.files.folder} is no EAGLE-3 head, it lacks {', '.join(missing)}")
-        if flat := [name for name in needed if len(self.tensors[name].shape) != 2]:
+        if flat := [name for name in matrices if len(self.tensors[name].shape) != 2]:
             raise WeightError(f"{self.files.where(flat[0])} must be a matrix")
 
     def _eps(self) -> float:
@@ -171,10 +174,13 @@ class _Reader:
         if (value := self._integer(key, seen)) != seen:
             raise self._error(key, value, f"but {self.files.where(name)} makes it {seen}")
 
-    def _captured(self, width: int) -> int:
+    def _target_width(self) -> None:
         key, own = "target_hidden_size", self.target.hidden
         if (value := self._integer(key, own)) != own:
             raise self._error(key, value, f"but the target's hidden size is {own}")
+
+    def _captured(self, width: int) -> int:
+        own = self.target.hidden
         if not self.variants["fc"] and width != own:
             raise WeightError(
                 f"{self.files.folder} reads the final norm's output, and has no fc: its hidden size {width} must be"
@@ -243,9 +249,9 @@ class _Reader:
             raise self._error("rope_scaling", scaling, "must be an object")
         theta = self.config.get("rope_theta")
         theta = 10000.0 if theta is None else theta  # never the target's
-        if type(theta) not in (int, float) or theta <= 0:
+        if type(theta) not in (int, float) or not 0 < theta < 2**63:
             raise self._error("rope_theta", theta, "must be a positive number")
-        return RopeFacts.of(float(theta), self._integer("max_position_embeddings", 2048), scaling)
+        return RopeFacts.of(theta, self._integer("max_position_embeddings", 2048), scaling)
 
     def _own_embedding(self, hidden: int, embedding: Embedding) -> bool:
         name = "embed_tokens.weight"

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -49,10 +50,7 @@ def _fit_target(folder: Path, facts: ModelFacts) -> None:
     model = Decoder(facts, max_positions=1, max_seq_len=1, dtype=torch.float32, device=_META)
     fit = Fit.of(model, folder, facts.family.names, tied=facts.tied_names)
     said = list(_said_otherwise(facts, fit.found))
-    rest = part_faults(fit.parts, fit.found, fit.extra)
-    if said:  # the shapes that follow are told by it
-        rest = [line for line in rest if not line.startswith("shape")]
-    if lines := said + rest:
+    if lines := said + part_faults(fit.parts, fit.found, fit.extra, shapes=not said):
         raise WeightError(f"{folder} does not fit its config.json:\n" + "\n".join(f"  {line}" for line in lines))
 
 
@@ -104,22 +102,23 @@ def look_at_head(
     if files is None:
         return None
     facts, warnings = survey_head(files, target, cfg, faults)
-    captured = None if facts is None else facts.captured
+    sure = not faults.seen
+    captured = facts.captured if facts is not None and sure else None
     choice = faults.attempt(
         lambda: capture_layers(user_layers, files.config, cfg.layer_ids_convention, target.layers, captured), None
     )
     if facts is None:
         return HeadLook(files, None, choice, None, None, tuple(warnings))
-    known = facts
+    faults.sound(partial(check_inline, files, facts, cfg))
+    faults.sound(partial(stored_type, files))
+    faults.sound(partial(frequencies, facts.rope, facts.head_dim, max_seq_len))
+    vocabulary = hashed = None
+    if faults.sound(partial(_fit_head, files, facts, sure)) and sure:  # then d2t, if it is there, has its shape
+        mapped = facts.mapped and "d2t" in files.tensors
+        vocabulary, hashed = describe_d2t(files.read("d2t") if mapped else None, facts.vocab)
+    return HeadLook(files, facts, choice, vocabulary, hashed, tuple(warnings))
 
-    def fit() -> None:
-        parts, extra = head_parts(files, known)
-        check_parts(folder, parts, files.tensors, extra)
 
-    faults.sound(lambda: check_inline(files, known, cfg))
-    faults.sound(lambda: stored_type(files))
-    faults.sound(lambda: frequencies(known.rope, known.head_dim, max_seq_len))
-    faults.sound(fit)
-    mapped = known.mapped and "d2t" in files.tensors
-    vocabulary, hashed = describe_d2t(files.read("d2t") if mapped else None, known.vocab)
-    return HeadLook(files, known, choice, vocabulary, hashed, tuple(warnings))
+def _fit_head(files: HeadFiles, facts: HeadFacts, shapes: bool) -> None:
+    parts, extra = head_parts(files, facts)
+    check_parts(files.folder, parts, files.tensors, extra, shapes=shapes)

@@ -1,16 +1,16 @@
 """Whether a checkpoint's files are on this machine already."""
 
-import json
 from pathlib import Path
 
-from eagle3.config.files import IN_THE_BOX, cache_folder
+from eagle3.config.files import IN_THE_BOX, cache_folder, read_json
+from eagle3.errors import WeightError
 from eagle3.models.checkpoint import HUB, PYPI, converted, has_weights, resolve
 
 
 def located(checkpoint: str, *, revision: str | None = None, sha256: str | None = None) -> Path | None:
     """The folder of `checkpoint` if all of its files are here; nothing is fetched or made.
 
-    Raises WeightError for a folder that is here and no checkpoint.
+    Raises WeightError for a folder that is here and no checkpoint, a file, and a name that no hub would take.
     """
     if checkpoint.startswith("pypi:"):
         match = PYPI.fullmatch(checkpoint)
@@ -19,7 +19,7 @@ def located(checkpoint: str, *, revision: str | None = None, sha256: str | None 
         folder = converted(match[1], match[2], sha256 or "", cache_folder())
         return folder if has_weights(folder) else None
     try:
-        here = checkpoint.startswith(IN_THE_BOX) or Path(checkpoint).expanduser().is_dir()
+        here = checkpoint.startswith(IN_THE_BOX) or Path(checkpoint).expanduser().exists()
     except (OSError, RuntimeError, ValueError):  # no such user in ~user, too long a name
         return None
     if here:
@@ -29,8 +29,12 @@ def located(checkpoint: str, *, revision: str | None = None, sha256: str | None 
 
 def _in_hub_cache(repo: str, revision: str | None) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
-    config = try_to_load_from_cache(repo, "config.json", revision=revision)
+    try:
+        config = try_to_load_from_cache(repo, "config.json", revision=revision)
+    except HFValidationError as fault:
+        raise WeightError(f"{repo}: {fault}") from fault
     folder = Path(config).parent if isinstance(config, str) else None
     return folder if folder is not None and has_weights(folder) and _whole(folder) else None
 
@@ -39,7 +43,7 @@ def _whole(folder: Path) -> bool:
     """Whether all files that an index names are there: a download may have been interrupted."""
     for index in folder.glob("*.index.json"):
         try:
-            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            names = set(read_json(index)["weight_map"].values())
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
             continue  # told by what reads it next
         if not all((folder / name).is_file() for name in names):

@@ -1,8 +1,8 @@
 """The files of a checkpoint: which there are, what is in them, and one tensor at a time out of them."""
 
-import json
 import pickle
 import struct
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from eagle3.config.files import read_json
 from eagle3.errors import WeightError
 
 _SINGLE = (
@@ -24,7 +25,7 @@ _SINGLE = (
 # what damaged files of either kind are seen to raise
 _UNREADABLE = (
     SafetensorError, pickle.UnpicklingError, struct.error, RuntimeError, ValueError, KeyError, IndexError, EOFError,
-    OSError, AssertionError, TypeError, AttributeError,
+    OSError, AssertionError, TypeError, AttributeError, MemoryError, OverflowError, zipfile.BadZipFile,
 )  # fmt: skip
 _TORCH_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
@@ -57,7 +58,7 @@ def shards(folder: Path) -> list[Path]:
 
 def _indexed(index: Path) -> list[Path]:
     try:
-        listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        listed = read_json(index)["weight_map"]
         by_file: dict[str, set[str]] = {}
         for tensor, name in listed.items():
             by_file.setdefault(name, set()).add(tensor)
@@ -97,8 +98,14 @@ def open_shard(file: Path) -> Iterator[Shard]:
     try:
         shard = opened(file)
     except _UNREADABLE as fault:
-        raise WeightError(f"{file} cannot be read, it may be cut short: {fault}") from fault
+        raise WeightError(f"{file} cannot be read, it may be cut short: {_told(fault)}") from fault
     yield shard
+
+
+def _told(fault: BaseException) -> str:
+    """What a fault says, without torch's advice to run a pickle's code, on one line."""
+    lines = str(fault).rpartition("WeightsUnpickler error: ")[2].splitlines()
+    return lines[0][:400] if lines else type(fault).__name__
 
 
 def _safetensors(file: Path) -> Shard:
@@ -109,8 +116,23 @@ def _safetensors(file: Path) -> Shard:
 
 
 def _pickled(file: Path) -> Shard:
-    state = torch.load(file, map_location="cpu", weights_only=True, mmap=_zipped(file))  # others cannot be mapped
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+    if mapped := _zipped(file):  # others cannot be
+        _require_stored(file)
+    state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+    if not isinstance(state, dict) or not all(isinstance(n, str) and _plain(t) for n, t in state.items()):
         raise ValueError("it holds more than a flat table of tensors")
     tensors = {n: (tuple(t.shape), _TORCH_NAMES.get(t.dtype, str(t.dtype))) for n, t in state.items()}
     return Shard(tensors, state.__getitem__)
+
+
+def _plain(value: object) -> bool:
+    """Whether it is a tensor whose values are there, one after the other."""
+    return isinstance(value, Tensor) and value.layout is torch.strided and value.device.type == "cpu"
+
+
+def _require_stored(file: Path) -> None:
+    """Nothing in a zip may become larger than it is there: tensors are read from the file's own bytes."""
+    with zipfile.ZipFile(file) as archive:
+        packed = [info.filename for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED]
+    if packed:
+        raise ValueError(f"{packed[0]} in it is compressed, which torch.save never does")

@@ -71,17 +71,20 @@ def _survey(files: Iterable[Path], rename: Callable[[str], str | None]) -> dict[
     return found
 
 
-def part_faults(parts: Mapping[str, Part], found: Mapping[str, Found], extra: Iterable[str]) -> list[str]:
+def part_faults(
+    parts: Mapping[str, Part], found: Mapping[str, Found], extra: Iterable[str], *, shapes: bool = True
+) -> list[str]:
     """What was `found`, held against a plan by its names: one line for all that is missing, left over or otherwise.
 
-    `extra` is left over. Of each kind there are `_MOST` lines, and a count of the rest.
+    `extra` is left over. Of each kind there are `_MOST` lines, and a count of the rest. Without `shapes` those are not
+    judged: they follow from a number that is wrong and told already.
     """
     kinds: dict[str, list[str]] = {kind: [] for kind in ("missing", "left over", "shape", "type")}
     kinds["missing"] = [f"{name} (for {parts[name].parameter})" for name in parts if name not in found]
     kinds["left over"] = [f"{name} {list(found[name].shape)}" for name in extra]
     for name in (n for n in parts if n in found):
         seen, into = found[name], parts[name].into
-        if seen.shape != tuple(into.shape):
+        if seen.shape != tuple(into.shape) and shapes:
             kinds["shape"].append(f"{name} is {list(seen.shape)}, the model wants {list(into.shape)}")
         elif into.is_floating_point() != (seen.dtype in _FLOATS):
             kinds["type"].append(f"{name} is {seen.dtype}, the model wants {into.dtype}")
@@ -93,9 +96,11 @@ def part_faults(parts: Mapping[str, Part], found: Mapping[str, Found], extra: It
     return lines
 
 
-def check_parts(folder: Path, parts: Mapping[str, Part], found: Mapping[str, Found], extra: Iterable[str]) -> None:
+def check_parts(
+    folder: Path, parts: Mapping[str, Part], found: Mapping[str, Found], extra: Iterable[str], *, shapes: bool = True
+) -> None:
     """Raise one WeightError with all that `part_faults` tells."""
-    if problems := part_faults(parts, found, extra):
+    if problems := part_faults(parts, found, extra, shapes=shapes):
         raise WeightError(f"{folder} does not fit the model:\n" + "\n".join(f"  {line}" for line in problems))
 
 

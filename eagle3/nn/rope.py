@@ -26,16 +26,16 @@ class RopeFacts:
     def of(cls, theta: float, max_position_embeddings: int, scaling: dict[str, Any] | None) -> "RopeFacts":
         """From rope_theta and rope_scaling, or from rope_parameters, which hold both."""
         given = {key: value for key, value in (scaling or {}).items() if value is not None}
-        theta = float(given.pop("rope_theta", theta))
-        if not theta > 0:
-            raise WeightError(f"rope_theta must be above 0, got {theta}")
+        theta = given.pop("rope_theta", theta)
+        if type(theta) not in (int, float) or not 0 < theta < 2**63:
+            raise WeightError(f"rope_theta must be a number above 0, got {theta!r}")
         kind = given.pop("type", "default")  # the older name of rope_type
         kind = given.pop("rope_type", kind)
         if kind != "default":
             given = {"rope_type": kind, **given}
             if kind in ("llama3", "yarn", "longrope"):
                 given.setdefault("original_max_position_embeddings", max_position_embeddings)
-        return cls(theta, max_position_embeddings, given or None)
+        return cls(float(theta), max_position_embeddings, given or None)
 
 
 def require_known(kind: object) -> None:

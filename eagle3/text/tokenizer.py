@@ -1,14 +1,16 @@
 """A checkpoint's tokenizer, read from its folder; no remote code is run."""
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from eagle3.config.files import read_json
 from eagle3.errors import ConfigError, Problem, WeightError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
+# what damaged files are seen to raise; nesting that is too deep is a RuntimeError
+_UNREADABLE = (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError, RuntimeError)
 NO_TOKENIZER = "give prompts as token ids with --prompt-ids"
 
 
@@ -24,7 +26,7 @@ class Tokenizer:
         self.folder = folder
         try:
             self.hf: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError) as fault:
+        except _UNREADABLE as fault:
             reason = str(fault).strip().splitlines() or [type(fault).__name__]
             raise WeightError(f"{folder}: its tokenizer cannot be read: {reason[0]}; {NO_TOKENIZER}") from fault
 
@@ -92,18 +94,19 @@ def end_token_ids(folder: Path, tokenizer: Tokenizer | None = None) -> tuple[int
         if not path.is_file():
             continue
         try:
-            config = json.loads(path.read_text(encoding="utf-8"))
+            config = read_json(path)
             inner = config.get("text_config") or {}
             ids |= {*_as_ids(config.get("eos_token_id")), *_as_ids(inner.get("eos_token_id"))}
-        except (ValueError, AttributeError, TypeError) as fault:
+        except (OSError, ValueError, AttributeError, TypeError) as fault:
             raise WeightError(f"{path}: not a configuration with proper eos_token_id: {fault}") from fault
     return tuple(sorted(ids))
 
 
 def _as_ids(value: int | list[int] | None) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    return tuple(int(token) for token in value) if isinstance(value, list) else (int(value),)
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if wrong := [token for token in ids if type(token) is not int]:
+        raise ValueError(f"{wrong[0]!r} is no token")
+    return tuple(ids)
 
 
 def _has_tokenizer(folder: Path) -> bool:

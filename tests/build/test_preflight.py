@@ -45,8 +45,11 @@ def pair(written: Path, tmp_path: Path) -> Path:
 
 
 def composed(pair: Path, **values: object) -> Composed:
-    given = {"target__checkpoint": str(pair / "target"), "draft__checkpoint": str(pair / "head")}
-    return changed(PAIR, **given, **values)
+    given: dict[str, object] = {
+        "target__checkpoint": str(pair / "target"),
+        "draft__checkpoint": str(pair / "head"),
+    }
+    return changed(PAIR, **(given | values))
 
 
 def look(pair: Path, **values: object) -> Preflight:
@@ -240,6 +243,37 @@ def test_a_head_is_held_against_inline_facts_where_the_target_is_absent(pair: Pa
 
 
 SAYS = {"verifier": {"name_or_path": "org/Their-Llama", "architectures": []}, "algorithm": "eagle3"}
+
+
+def test_a_head_of_another_target_is_told_at_once(pair: Path) -> None:
+    """A wrong width hides neither the tensor that says another, nor a wrong map, nor what is missing."""
+
+    def change(tensors: dict[str, Tensor]) -> None:
+        some_map(tensors)
+        tensors["d2t"][-1] = V
+        tensors["fc.weight"] = tensors["fc.weight"][:, :-1].clone()
+        del tensors["norm.weight"]
+
+    edit(pair / "head", change)
+    say(pair / "head", draft_vocab_size=16, target_hidden_size=7)
+    lines = told(look(pair), "draft.checkpoint").splitlines()
+    for words in ("target_hidden_size is 7", "fc.weight", "d2t is not a map", "missing: norm.weight"):
+        (line,) = [line for line in lines if words in line]
+        assert not line.startswith("  shape"), line
+
+
+@pytest.mark.parametrize("name", ["d2t", "lm_head.weight"])
+def test_a_tensor_that_is_a_number(pair: Path, name: str) -> None:
+    edit(pair / "head", lambda t: (some_map(t), t.update({name: torch.tensor(1)})))
+    say(pair / "head", draft_vocab_size=16)
+    assert name in told(look(pair), "draft.checkpoint")
+
+
+def test_a_folder_that_is_not_here_is_warned_of(pair: Path) -> None:
+    found = look(pair, target__checkpoint=str(pair / "lost"), draft__checkpoint="someone/somewhat")
+    assert [(w.key, w.message) for w in found.warnings] == [("target.checkpoint", "no such folder on this machine")]
+    assert "is a file" in told(look(pair, draft__checkpoint=str(pair / "head" / FILE)), "draft.checkpoint")
+    assert "repo_id" in told(look(pair, draft__checkpoint="a--b/c"), "draft.checkpoint")
 
 
 def test_whom_a_head_was_made_for(pair: Path) -> None:
