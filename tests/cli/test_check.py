@@ -218,6 +218,7 @@ def test_what_files_tell_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
         "  captures    outputs of layers [1, 3, 4] = inputs of layers [2, 4, 5], the default; hidden_states [2, 4"
         in out
     )
+    assert "  vocabulary  identity map (full vocabulary)" in out
     assert "  positions   the head was made for 64, requests may grow to 100: extend" in out
     assert "target weights" in out, "a sum over the files' facts"
     assert err == ""
@@ -236,7 +237,6 @@ def test_what_files_tell_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert [warning["wanted"] for warning in told["warnings"]] == [
         "config.json has unknown fields that are not used: odd"
     ]
-    assert {"what": "vocabulary", "told": "identity map (full vocabulary)"} in told["files"]
     assert main(["generate", *pair, "--prompt-ids", "3"]) == 2
     err = capsys.readouterr().err
     assert "2 problems in the configuration" in err
