@@ -27,6 +27,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return WorkStealingScheduling(config, log) if config.option.dist == "load" else None
 
 
+@pytest.fixture
+def new_workers() -> None:
+    """joblib keeps its processes for minutes: those of an earlier test stand in that test's folder."""
+    from joblib.externals.loky import get_reusable_executor
+
+    get_reusable_executor().shutdown(wait=True)
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The folder of the real SmolLM2-135M-Instruct, fetched and converted once into the ordinary cache."""

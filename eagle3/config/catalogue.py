@@ -36,7 +36,7 @@ def catalogue(config_dir: Path | None = None) -> list[Entry]:
         groups = [group for group in loader.list_groups("") if group not in ("hydra", "conf", "recipe")]
         folders = [folder for folder in (config_dir, shipped("conf")) if folder]
         for group in ("conf", *sorted(groups), "recipe"):
-            for name in loader.get_group_options(group, ObjectType.CONFIG):
+            for name in loader.repository.get_group_options(group, ObjectType.CONFIG):
                 places = [folder / group / f"{name}.yaml" for folder in folders]
                 places.append(shipped("recipes") / f"{name}.yaml")
                 path = next(place for place in places if place.is_file())

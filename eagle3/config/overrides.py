@@ -56,7 +56,7 @@ def picks_file(loader: ConfigLoaderImpl, override: Override) -> bool:
 
 def _wrong_choices(loader: ConfigLoaderImpl, override: Override, values: Sequence[object]) -> Iterator[Problem]:
     group = override.key_or_group
-    options = loader.get_group_options(group, ObjectType.CONFIG)
+    options = loader.repository.get_group_options(group, ObjectType.CONFIG)
     names = [name for value in values for name in (value if isinstance(value, list) else [value])]
     for name in names:
         if str(name) in options:

@@ -57,7 +57,7 @@ def budget(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
         message = f"must be max_draft_len ({low}) for a chain; leave it null, or use spec=tree"
         yield Problem("spec.max_total_draft_tokens", message, total)
     elif not low <= total <= high:
-        message = f"must be in [{low}, {high}]: max_draft_len to dynamic_tree_max_topK · max_draft_len"
+        message = f"must be in [{low}, {high}]: max_draft_len to dynamic_tree_max_topK · max_draft_len, or null for all"
         yield Problem("spec.max_total_draft_tokens", message, total)
 
 

@@ -43,7 +43,7 @@ def run(task: Task, flags: HydraFlags, overrides: Sequence[str], tell: Tell = re
             return 0
         with session(flags.config_dir) as hydra:
             parsed, problems = parse(texts)
-            sweep = flags.multirun or hydra.get_mode(name, texts) is RunMode.MULTIRUN
+            sweep = _sweeps(hydra, flags, texts)
             problems += admit(loader_of(hydra), parsed, sweep=True)[1] if sweep else []
             if sweep and problems:
                 raise ConfigError(problems)
@@ -61,6 +61,12 @@ def run(task: Task, flags: HydraFlags, overrides: Sequence[str], tell: Tell = re
     if failed is not None:
         raise failed
     return 0
+
+
+def _sweeps(hydra: Hydra, flags: HydraFlags, texts: list[str]) -> bool:
+    """Whether -m asks for a sweep, or hydra.mode, which what ships leaves alone: then a composition is spared."""
+    own = flags.config_dir is not None or any("hydra" in text for text in texts)
+    return flags.multirun or (own and hydra.get_mode(flags.config_name, texts) is RunMode.MULTIRUN)
 
 
 @contextmanager

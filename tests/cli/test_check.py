@@ -37,7 +37,8 @@ def test_a_good_config_shows_its_shape_and_memory(capsys: pytest.CaptureFixture[
     assert main(["check", "conf=llama8b", "runtime.max_seq_len=200000"]) == 0
 
     out, err = capsys.readouterr()
-    assert "shape   D 6, K 10, N 60, R 60" in out  # R = max(N, P + K(D-1)) = max(60, 57)
+    # R = max(N, P + K(D-1)) = max(60, 57)
+    assert "shape   D 6 drafts deep, K 10 wide, N 60 rows a request, R 60 entries kept free" in out
     assert "15.0 GiB  target weights" in out or "14.9 GiB  target weights" in out
     assert "logits workspace" in out
     assert "runtime.max_seq_len  is beyond the target's max_position_embeddings (131072)" in err

@@ -242,6 +242,7 @@ def test_a_sweep_reports_tokens_a_second_and_a_failing_cell(target: str, capsys:
     assert "temperature" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("new_workers")
 def test_a_sweep_runs_under_joblib(target: str, tmp_path: Path) -> None:
     words = ["--prompt-ids", "3,4", "sampling.seed=0,1", "-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     assert run(target, *words) == 0

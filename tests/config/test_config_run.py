@@ -69,6 +69,7 @@ def test_an_error_of_ours_comes_out_of_a_single_run_as_it_is(capsys: pytest.Capt
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("new_workers")
 @pytest.mark.parametrize("extra", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]], ids=["basic", "joblib"])
 def test_a_sweep_goes_on_past_failing_cells(extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code = run(sweep_task.page, SWEEP, ["kv.tokens_per_block=8,16,33", *extra])
@@ -102,6 +103,7 @@ def test_a_sweep_without_failures_ends_with_0() -> None:
     assert sorted(r["value"] for r in results().values()) == [8.0, 32.0]
 
 
+@pytest.mark.usefixtures("new_workers")
 @pytest.mark.parametrize("extra", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]], ids=["basic", "joblib"])
 def test_each_job_of_a_sweep_has_its_own_gpu(extra: list[str]) -> None:
     own = "+hydra.job.env_set.CUDA_VISIBLE_DEVICES=${hydra:job.num}"
