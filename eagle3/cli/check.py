@@ -131,8 +131,8 @@ def _print_text(outcome: Outcome, brief: bool) -> None:
     if brief:
         return
     shape, memory = told["shape"], told["memory_bytes"]
-    words = ("drafts deep", "wide", "rows a request", "entries kept free")
-    numbers = zip(shape.items(), words, strict=True)
+    meanings = ("drafts deep", "wide", "rows a request", "entries kept free")
+    numbers = zip(shape.items(), meanings, strict=True)
     out.print("  shape   " + ", ".join(f"{letter} {number} {what}" for (letter, number), what in numbers))
     for what, words in outcome.report:
         out.print(f"  {what:{max(map(len, dict(outcome.report)))}}  {words}")
