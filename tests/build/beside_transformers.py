@@ -49,7 +49,9 @@ def theirs(model: torch.nn.Module, requests: list[Request]) -> list[list[int]]:
 def main() -> None:
     engines = {"plain": ["draft=none", "spec=none"], "default": []}
     arms = {n: eagle3.load("smollm2", [*o, "runtime.max_batch_size=16"]) for n, o in engines.items()}
-    model = AutoModelForCausalLM.from_pretrained(resolve(arms["plain"].config.target.checkpoint), dtype=torch.float32)
+    target = arms["plain"].config.target
+    folder = resolve(target.checkpoint, sha256=target.sha256)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     texts = [json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()][::3][:16]
     tokenizer = arms["plain"].tokenizer
     assert tokenizer is not None
