@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from eagle3.config.schema import DecodingType, EngineConfig, LoadFormat
+from eagle3.config.schema import DecodingType, EngineConfig, LoadFormat, TargetConfig
 from eagle3.errors import Problem
 from eagle3.models.checkpoint import HUB, PYPI, resolve
 from eagle3.models.faults import Faults
@@ -21,12 +21,16 @@ class Folders:
     warnings: tuple[Problem, ...] = ()  # of those the ones that nobody could fetch
 
 
+def made_up(target: TargetConfig) -> bool:
+    """Whether random weights over facts of the configuration's own need no files."""
+    return target.load_format is LoadFormat.dummy and target.architecture is not None
+
+
 def _wanted(cfg: EngineConfig) -> tuple[str | None, str | None]:
     """The checkpoints that are read."""
     target, draft = cfg.target, cfg.draft
-    made_up = target.load_format is LoadFormat.dummy and target.architecture is not None
     drafts = cfg.spec.decoding_type is DecodingType.eagle3 and draft.load_format is not LoadFormat.dummy
-    return None if made_up else target.checkpoint, draft.checkpoint if drafts else None
+    return None if made_up(target) else target.checkpoint, draft.checkpoint if drafts else None
 
 
 def fetched(cfg: EngineConfig) -> Folders:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from eagle3.build.folders import made_up
 from eagle3.config.schema import DType, EngineConfig, LoadFormat, TargetConfig
 from eagle3.config.shape import DraftShape
 from eagle3.engine.scheduler import Limits
@@ -38,7 +39,7 @@ def target_facts(target: TargetConfig) -> tuple[Path | None, ModelFacts]:
 
 def target_folder(target: TargetConfig) -> Path | None:
     """The folder of the target's files, fetched if need be; None where dummy weights need none."""
-    if target.load_format is LoadFormat.dummy and target.architecture is not None:
+    if made_up(target):
         return None
     return resolve(target.checkpoint, revision=target.revision, sha256=target.sha256)
 
