@@ -68,8 +68,12 @@ def engine(
     spec: SpecConfig | None = None,
     ends: frozenset[int] = frozenset(),
     tokenizer: Tokenizer | None = None,
+    stop_at: int | None = None,
 ) -> Engine:
-    """An engine whose pools hold `tokens` entries, or all that `batch` requests can need."""
+    """An engine whose pools hold `tokens` entries, or all that `batch` requests can need.
+
+    `stop_at`: the positions that the head was made for, past which nothing is accepted.
+    """
     rows = max(64, batch * shape.nodes)
     most = tokens or batch * (max_seq_len + shape.path + shape.reserve + page)
     cfg = EngineConfig(
@@ -83,7 +87,7 @@ def engine(
         runtime=RuntimeConfig(max_batch_size=batch, max_seq_len=max_seq_len, max_num_tokens=rows),
     )
     limits = Limits(batch, max_seq_len, rows, min(chunk or rows, rows))
-    return assemble(cfg, shape, Parts(limits, target, draft, tokenizer, ends))
+    return assemble(cfg, shape, Parts(limits, target, draft, tokenizer, ends, stop_at))
 
 
 def head_facts(known: ModelFacts, **changes: object) -> HeadFacts:

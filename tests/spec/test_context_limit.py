@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from eagle3.build.engine import build_engine
 from eagle3.config.load import compose
 from eagle3.config.schema import SpecConfig
 from eagle3.config.shape import DraftShape
-from eagle3.engine.engine import Engine
 from eagle3.spec.accept import accept, limited
 from helpers.cycle_files import write_cycle
 from helpers.pairs import SMALL, engine, near_pair
@@ -30,15 +28,6 @@ SAMPLED: list[dict[str, Any]] = [
 PAIR = near_pair()
 
 
-def stopping(served: Engine) -> Engine:
-    """The same engine, for a head that was made for LIMIT positions."""
-    worker = served.runner.worker
-    assert worker.spec is not None
-    verify = partial(limited, verify=worker.spec.verify, limit=LIMIT)
-    served.runner.worker = replace(worker, spec=replace(worker.spec, verify=verify))
-    return served
-
-
 def inside(prompt: Sequence[int], trace: Trace) -> list[bool]:
     """For each step, whether all of its tree stood below the limit: the root stands after all that is committed."""
     roots = [len(prompt)]
@@ -52,7 +41,7 @@ def test_nothing_is_accepted_past_the_limit(shape: DraftShape) -> None:
     target, head = PAIR
     plain = serve(engine(target), PROMPTS, SAMPLED)
     extended = serve(engine(target, (head, SMALL), shape), PROMPTS, SAMPLED)
-    stopped = serve(stopping(engine(target, (head, SMALL), shape)), PROMPTS, SAMPLED)
+    stopped = serve(engine(target, (head, SMALL), shape, stop_at=LIMIT), PROMPTS, SAMPLED)
     for prompt, want, on, got in zip(PROMPTS, plain, extended, stopped, strict=True):
         assert got.tokens == on.tokens == want.tokens
         below = inside(prompt, got)
@@ -68,7 +57,7 @@ def test_nothing_is_accepted_past_the_limit(shape: DraftShape) -> None:
 @pytest.mark.parametrize("spec", [SpecConfig(use_rejection_sampling=True), SpecConfig(synthetic_acceptance=3)])
 def test_drawn_drafts_and_forced_lengths_stop_too(spec: SpecConfig) -> None:
     target, head = PAIR
-    found = serve(stopping(engine(target, (head, SMALL), CHAIN, spec=spec)), PROMPTS, SAMPLED)
+    found = serve(engine(target, (head, SMALL), CHAIN, spec=spec, stop_at=LIMIT), PROMPTS, SAMPLED)
     for prompt, trace in zip(PROMPTS, found, strict=True):
         below = inside(prompt, trace)
         assert [a for a, b in zip(trace.accepted, below, strict=True) if not b] == [0] * below.count(False)
