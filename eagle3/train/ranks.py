@@ -76,10 +76,13 @@ def ranks(device: torch.device, timeout: int) -> Iterator[Ranks]:
     if cuda:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-        # a sum that another rank never joins is given up at the limit, and the process lives to say so through `any`
+        # a sum that another rank never joins is given up, without a minute to record what each rank did, and the
+        # process lives to say so through `any`
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
+        os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "500")
     try:
-        dist.init_process_group("nccl" if cuda else "gloo", timeout=limit)
+        # the hosts' own limit is met first: they end with one line where NCCL would print its stacks
+        dist.init_process_group("nccl" if cuda else "gloo", timeout=2 * limit if cuda else limit)
         hosts = dist.new_group(backend="gloo", timeout=limit) if cuda else None
     except (RuntimeError, ValueError) as fault:
         reason = str(fault).strip().splitlines()[0]
