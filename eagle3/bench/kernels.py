@@ -107,7 +107,7 @@ def cases(composed: Composed, device: torch.device) -> list[Case]:
 
 def timed(case: Case, device: torch.device) -> Timed:
     """Its median time in a CUDA graph of many calls, over pools that no cache holds."""
-    us = graph_us(calls(case, device), REPLAYS)
+    us = graph_us([calls(case, device)], REPLAYS)[0]
     peak = PEAKS.get(torch.cuda.get_device_name(device)) if case.dtype.itemsize == 2 else None
     return Timed(case, us, 1000 * case.load().ms(peak) if peak else None)
 

@@ -148,7 +148,7 @@ def tune(
     x = torch.randn(count, weights[0].shape[1], device=device).to(weights[0].dtype)
     fitting = [c for c in candidates(count, gated=gated) if shared_bytes(c, gated=gated) <= shared_memory(device)]
     options: list[Stream | None] = [None, *fitting]
-    times = [graph_us([lambda w=w, o=o: run(x, w, o) for w in weights]) for o in options]  # type: ignore[misc]
+    times = graph_us([[lambda w=w, o=o: run(x, w, o) for w in weights] for o in options])  # type: ignore[misc]
     table(device)[name] = options[times.index(min(times))]
     return True
 
@@ -167,20 +167,29 @@ def save(device: torch.device) -> None:
         log.warning("tuned choices are not kept, the next start tunes again: %s", error)
 
 
-def graph_us(calls: Sequence[Callable[[], object]], replays: int = 5) -> float:
-    """Median microseconds of a call, all of them in one CUDA graph."""
+def graph_us(options: Sequence[Sequence[Callable[[], object]]], replays: int = 25) -> list[float]:
+    """Median microseconds of a call of each option, all calls of one in one CUDA graph.
+
+    The graphs take turns, so that a clock that rises or falls meanwhile favours none.
+    """
+    graphs = [_captured(calls) for calls in options]
+    times: list[list[float]] = [[] for _ in options]
+    for turn in range(replays + 1):  # the first only warms
+        for graph, calls, own in zip(graphs, options, times, strict=True):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            own += [1e3 * float(start.elapsed_time(end)) / len(calls)] * (turn > 0)
+    return [median(own) for own in times]
+
+
+def _captured(calls: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:
     calls[0]()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for call in calls:
             call()
-    times = []
-    for _ in range(replays):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(1e3 * float(start.elapsed_time(end)) / len(calls))
-    return median(times)
+    return graph

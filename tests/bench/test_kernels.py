@@ -83,7 +83,7 @@ def test_each_call_is_attention_over_its_own_pool(rows: int) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_time_and_floor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "graph_us", lambda given, replays: float(len(given)))
+    monkeypatch.setattr(kernels, "graph_us", lambda given, replays: [float(len(calls)) for calls in given])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
     half = replace(SMALL, dtype=torch.bfloat16)
     found = timed(half, CPU)
