@@ -12,7 +12,7 @@ from eagle3.nn.norm import RMSNorm
 from eagle3.nn.rope import Rotation
 from eagle3.ops.prompt_attention import prompt_attention
 from eagle3.ops.rope import rope
-from eagle3.ops.rope_store import rope_store
+from eagle3.ops.rope_store import HeadNorms, normed, rope_store
 from eagle3.ops.tree_attention import tree_attention
 
 
@@ -29,10 +29,10 @@ class PagedCore:
     window: int | None = None
     steady: bool = False
 
-    def attend(self, heads: Tensor, rotation: Rotation, n_kv: int) -> Tensor:
-        """heads [T, n_h + 2 n_kv, hd], queries, keys, values, not yet turned -> [T, n_h, hd]."""
+    def attend(self, heads: Tensor, rotation: Rotation, n_kv: int, norms: HeadNorms | None) -> Tensor:
+        """heads [T, n_h + 2 n_kv, hd], queries, keys, values, not yet normed and turned -> [T, n_h, hd]."""
         meta, kv = self.meta, self.kv
-        q = rope_store(heads, *rotation, kv, meta.write_at, n_kv)
+        q = rope_store(heads, *rotation, kv, meta.write_at, n_kv, norms)
         rule = self.scale, self.window, n_kv
         if isinstance(meta, PromptMeta):
             return prompt_attention(q, kv, meta.cu_q, meta.kv_lens, meta.table, meta.max_q, *rule, steady=self.steady)
@@ -76,25 +76,15 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, rotation: Rotation, core: Core) -> Tensor:
         """x [T, in] whose positions `rotation` was made of -> [T, H]."""
         heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)  # [T, n_h + 2 n_kv, hd]
-        if self.q_norm is not None:
-            heads = self._normed(heads)
+        norms = None
+        if self.q_norm is not None and self.k_norm is not None:
+            norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
         if isinstance(core, PagedCore):
-            seen = core.attend(heads, rotation, self.kv_heads)
+            seen = core.attend(heads, rotation, self.kv_heads, norms)
         else:
+            heads = heads if norms is None else normed(heads, norms, self.kv_heads)
             turn = self.heads + self.kv_heads
             qk = rope(heads[:, :turn], *rotation)
             seen = core(qk[:, : self.heads], qk[:, self.heads :], heads[:, turn:])
         out: Tensor = self.o(seen.flatten(1))
         return out
-
-    def _normed(self, heads: Tensor) -> Tensor:
-        """heads [T, n_h + 2 n_kv, hd] with queries and keys normed.
-
-        Five launches; in `rope_store`, which reads the same heads next, the norms would cost none.
-        """
-        assert self.q_norm is not None
-        assert self.k_norm is not None
-        rows, hd, turn = heads.shape[0], self.head_dim, self.heads + self.kv_heads
-        q, _ = self.q_norm(heads[:, : self.heads].reshape(-1, hd))
-        k, _ = self.k_norm(heads[:, self.heads : turn].reshape(-1, hd))
-        return torch.cat([q.view(rows, -1, hd), k.view(rows, -1, hd), heads[:, turn:]], dim=1)

@@ -28,7 +28,7 @@ from eagle3.ops.path_rows import path_rows_triton  # noqa: E402
 from eagle3.ops.prompt_attention import prompt_attention_triton  # noqa: E402
 from eagle3.ops.relocate_kv import relocate_kv_triton  # noqa: E402
 from eagle3.ops.rms_norm import rms_norm_triton  # noqa: E402
-from eagle3.ops.rope_store import rope_store_triton  # noqa: E402
+from eagle3.ops.rope_store import HeadNorms, rope_store_triton  # noqa: E402
 from eagle3.ops.sample import sample_triton  # noqa: E402
 from eagle3.ops.select import CHUNK, argmax_triton  # noqa: E402
 from eagle3.ops.slot_rows import NewTree, SlotRows, read_slots_triton, write_slots_triton  # noqa: E402
@@ -72,6 +72,8 @@ def rows(dtype: torch.dtype) -> None:
     swiglu_triton(floats(5, 2 * width, dtype=dtype))
     heads, turn, kv = floats(5, 9, 10, dtype=dtype), floats(5, 5), floats(4, PAGE, 60, dtype=dtype)
     rope_store_triton(heads, turn, turn, kv, i64(15, 0, 3, 4, 9), 3)
+    norms = HeadNorms(floats(10, dtype=dtype), floats(10, dtype=dtype), 1e-6)
+    rope_store_triton(heads, turn, turn, kv, i64(15, 0, 3, 4, 9), 3, norms)
 
 
 def products(dtype: torch.dtype) -> None:
