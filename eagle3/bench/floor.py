@@ -52,13 +52,13 @@ def loads(worker: Worker, batch: int, context: int) -> list[Load]:
     target, shape = worker.target, worker.shape
     output = target.embed if target.lm_head is None else target.lm_head
     facts, rows = target.facts, batch * shape.nodes
-    seen = context if facts.window is None else min(context, facts.window)
-    entry = target.kv_layout.layers * target.kv_layout.width * target.embed.weight.dtype.itemsize
+    windows = facts.windows or (None,) * facts.layers
+    seen = sum(context if window is None else min(context, window) for window in windows)  # of all layers together
+    entry = target.kv_layout.width * target.embed.weight.dtype.itemsize
     found = [
         Load(
             _bytes([target.layers, target.norm, output]) + batch * seen * entry,
-            2 * rows * (_products(target.layers) + _products(output))
-            + 4 * rows * seen * facts.layers * facts.heads * facts.head_dim,
+            2 * rows * (_products(target.layers) + _products(output)) + 4 * rows * seen * facts.heads * facts.head_dim,
         )
     ]
     drafter = worker.spec.drafter if worker.spec else None
@@ -75,9 +75,10 @@ def _draft(head: EagleHead, batch: int, rows: int, predicting: int, context: int
     """One pass of `rows` through the head, of which `predicting` ask for logits."""
     output = head.lm_head or head.lender.lm_head or head.lender.embed
     facts, entry = head.facts, head.kv_layout.layers * head.kv_layout.width * head.dtype.itemsize
+    layers = nn.ModuleList(m for m in (head.eh_norm, head.eh_proj, head.layers) if m is not None)
     return Load(
-        _bytes([head.layers, head.norm, output]) + batch * context * entry,
-        2 * rows * _products(head.layers)
+        _bytes([layers, head.norm, output]) + batch * context * entry,
+        2 * rows * _products(layers)
         + 2 * predicting * _products(output)
         + 4 * rows * context * facts.layers * facts.heads * facts.head_dim,
     )

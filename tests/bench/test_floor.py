@@ -16,7 +16,7 @@ from eagle3.spec.capture import Capture
 from eagle3.spec.drafter import Drafter
 from eagle3.spec.slots import TreeSlots
 from eagle3.spec.worker import Speculation, Worker
-from helpers.pairs import CPU, PLAIN, engine, facts, random_target
+from helpers.pairs import CPU, PLAIN, SMALL, engine, facts, random_head, random_target
 
 META = torch.device("meta")
 BF16 = torch.bfloat16
@@ -74,6 +74,30 @@ def test_by_hand() -> None:
     weights = 2 * (layer + 2 * 32) + 32 + 16 * 32
     assert load.bytes == 8 * weights + 3 * 10 * 2 * 2 * 16 * 8
     assert load.operations == 2 * 3 * (2 * layer + 16 * 32) + 4 * 3 * 10 * 2 * 32
+
+
+def test_a_layer_reads_no_more_than_its_window() -> None:
+    of = partial(loads, batch=3, context=10)
+    full, mixed, all_slide = (
+        of(engine(random_target(facts(16, layers=2, windows=windows))).runner.worker)[0]
+        for windows in ((), (None, 4), (4, 4))
+    )
+    assert full.bytes - mixed.bytes == mixed.bytes - all_slide.bytes == 3 * 6 * 2 * 16 * 8
+    assert full.operations - mixed.operations == 4 * 3 * 6 * 32
+
+
+def test_the_projection_before_a_heads_layers_counts() -> None:
+    target = random_target(facts(16, layers=4))
+    plain, projecting = (
+        loads(
+            engine(target, (random_head(target, **more), SMALL), DraftShape(depth=2, top_k=1, nodes=3)).runner.worker,
+            2,
+            10,
+        )[-1]
+        for more in ({}, {"eh_proj": True})
+    )
+    layer_in = 32 * (32 + 2 * 16)  # a first layer that reads one vector, not two
+    assert projecting.bytes - plain.bytes == 8 * (2 * 32 * 32 - layer_in)
 
 
 def test_draft_steps() -> None:
