@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from gpu_engines import moved, padded
+from gpu_engines import moved, padded, served
 
 from eagle3.config.shape import DraftShape
 from helpers.matrix import PROMPTS, SAMPLINGS, models
 from helpers.pairs import SMALL, engine
-from helpers.trace import Trace, preempt_often, serve
+from helpers.trace import Trace, preempt_often
 
 pytestmark = pytest.mark.gpu
 LIMIT = 14  # some prompts stand below it and outgrow it, one is longer
@@ -36,7 +36,7 @@ def run(shape: str, capture: bool | None, preempted: bool, stop_at: int | None =
         padded(made, capture=capture)
     if preempted:
         preempt_often(made.scheduler, 3)
-    return serve(made, PROMPTS, [s | {"max_new_tokens": 14} for s in SAMPLINGS])
+    return served(made, PROMPTS, [s | {"max_new_tokens": 14} for s in SAMPLINGS])
 
 
 @pytest.mark.parametrize("preempted", [False, True])
