@@ -1,11 +1,12 @@
 """Where the files of a configuration's two models are. Nothing heavy is imported."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from eagle3.config.schema import DecodingType, EngineConfig, LoadFormat, TargetConfig
 from eagle3.errors import Problem
-from eagle3.models.checkpoint import HUB, PYPI, resolve
+from eagle3.models.checkpoint import HUB, KINDS, PYPI, resolve
 from eagle3.models.faults import Faults
 from eagle3.models.located import located
 
@@ -19,6 +20,11 @@ class Folders:
     problems: tuple[Problem, ...] = ()
     absent: tuple[str, ...] = ()  # checkpoints whose files are not here
     warnings: tuple[Problem, ...] = ()  # of those the ones that nobody could fetch
+
+    @property
+    def lost(self) -> tuple[Problem, ...]:
+        """What no run can go on with, whatever can be fetched."""
+        return (*self.problems, *(replace(p, message=f"no such folder; {KINDS}") for p in self.warnings))
 
 
 def made_up(target: TargetConfig) -> bool:
@@ -34,31 +40,44 @@ def _wanted(cfg: EngineConfig) -> tuple[str | None, str | None]:
 
 
 def fetched(cfg: EngineConfig) -> Folders:
-    """The folders, their files fetched where they are not here; errors as in `resolve`."""
-    target, head = _wanted(cfg)
-    return Folders(
-        None if target is None else resolve(target, revision=cfg.target.revision, sha256=cfg.target.sha256),
-        None if head is None else resolve(head, revision=cfg.draft.revision),
-    )
+    """The folders, their files fetched where they are not here; what is wrong with either is among the problems.
+
+    Nothing is fetched for a model while the other is nowhere.
+    """
+    here = at_hand(cfg)
+    if here.lost:
+        return replace(here, problems=here.lost, warnings=())
+    return _each(cfg, resolve)
 
 
 def at_hand(cfg: EngineConfig) -> Folders:
     """The folders whose files are here; what is wrong with one is among the problems."""
-    target, head = _wanted(cfg)
-    of_target, of_head = Faults("target.checkpoint", target), Faults("draft.checkpoint", head)
-    places = (
-        of_target.attempt(
-            lambda: located(target, revision=cfg.target.revision, sha256=cfg.target.sha256) if target else None, None
-        ),
-        of_head.attempt(lambda: located(head, revision=cfg.draft.revision) if head else None, None),
-    )
-    keys = ("target.checkpoint", "draft.checkpoint")
-    every = zip(keys, (target, head), places, (of_target, of_head), strict=True)
-    absent = [(key, name) for key, name, place, faults in every if name and place is None and not faults.seen]
+    found = _each(cfg, located)
+    told = {problem.key for problem in found.problems}
+    pairs = zip(("target.checkpoint", "draft.checkpoint"), _wanted(cfg), (found.target, found.head), strict=True)
+    absent = [(key, name) for key, name, place in pairs if name and place is None and key not in told]
     lost = [
         Problem(key, "no such folder on this machine", name)
         for key, name in absent
         if not (HUB.fullmatch(name) or PYPI.fullmatch(name))
     ]
-    problems = (*of_target.problems(), *of_head.problems())
-    return Folders(*places, problems, tuple(name for _, name in absent), tuple(lost))
+    return replace(found, absent=tuple(name for _, name in absent), warnings=tuple(lost))
+
+
+class _Find(Protocol):
+    """`resolve`, or `located`."""
+
+    def __call__(self, checkpoint: str, *, revision: str | None = None, sha256: str | None = None) -> Path | None:
+        """The folder of a checkpoint."""
+
+
+def _each(cfg: EngineConfig, find: _Find) -> Folders:
+    """The folders as `find` has them; its errors are among the problems."""
+    target, head = _wanted(cfg)
+    of_target, of_head = Faults("target.checkpoint", target), Faults("draft.checkpoint", head)
+    revision, sha256 = cfg.target.revision, cfg.target.sha256
+    return Folders(
+        of_target.attempt(lambda: find(target, revision=revision, sha256=sha256) if target else None, None),
+        of_head.attempt(lambda: find(head, revision=cfg.draft.revision) if head else None, None),
+        (*of_target.problems(), *of_head.problems()),
+    )

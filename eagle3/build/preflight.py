@@ -41,22 +41,18 @@ def preflight(composed: Composed, folders: Folders) -> Preflight:
     cfg, report = composed.config, [("not here", name) for name in folders.absent]
     for_target = Faults("target.checkpoint", cfg.target.checkpoint)
     for_head = Faults("draft.checkpoint", cfg.draft.checkpoint)
-    if folders.target is not None:
-        report += _unread(folders.target)
-    target = for_target.attempt(lambda: _target(cfg, folders.target, for_target), None)
+    target = for_target.attempt(lambda: _target(cfg, folders.target, for_target, report), None)
     look = None
-    if folders.head is not None:
-        report += _unread(folders.head)
-    if folders.head is not None and target is not None and not read_whole(folders.head):
-        longest = cfg.runtime.max_seq_len or target.max_positions
+    if folders.head is not None and not _unread(folders.head, report):
+        longest = cfg.runtime.max_seq_len or (target.max_positions if target else None)
         look = look_at_head(folders.head, target, cfg.draft, cfg.spec.layers_to_capture, longest, for_head)
-    if look is not None and target is not None:
-        report += _of_head(look, target.layers)
+    if look is not None:
+        report += _of_head(look, target.layers if target else None)
     sound, whole = not for_target.seen, not for_target.seen and not for_head.seen
     filled = with_facts(cfg, target if sound else None, look if whole else None)
     problems = [*folders.problems, *for_target.problems(), *for_head.problems()]
     warnings = list(folders.warnings)
-    if folders.target is not None and folders.head is not None:
+    if folders.target is not None and folders.head is not None and target is not None:  # it is read with config.json
         wrong, odd = compare_tokenizers(folders.target, folders.head)
         problems, warnings = problems + wrong, warnings + odd
     told = {problem.key for problem in problems}
@@ -88,13 +84,13 @@ def look_before(composed: Composed, folders: Folders, device: torch.device) -> N
         log.log(logging.INFO if what == "positions" else logging.DEBUG, "%s: %s", what, words)
 
 
-def _target(cfg: EngineConfig, folder: Path | None, faults: Faults) -> ModelFacts | None:
+def _target(cfg: EngineConfig, folder: Path | None, faults: Faults, report: list[tuple[str, str]]) -> ModelFacts | None:
     """The target's facts, and its headers held against them."""
     if folder is None:
         return ModelFacts.from_architecture(cfg.target.architecture) if cfg.target.architecture else None
     facts = ModelFacts.from_hf(folder)
     faults.sound(lambda: check_inline(cfg.target, facts))
-    if not read_whole(folder):
+    if not _unread(folder, report):
         look_at_target(folder, facts, cfg.runtime.max_seq_len or facts.max_positions, faults)
     return facts
 
@@ -110,14 +106,19 @@ def _in_file(cfg: EngineConfig, folders: Folders, problem: Problem) -> Problem:
     return problem
 
 
-def _unread(folder: Path) -> Iterator[tuple[str, str]]:
-    for file in read_whole(folder):
-        yield "not read", f"{file}: a .bin of before torch 1.6 tells nothing before all of it is loaded"
+def _unread(folder: Path, report: list[tuple[str, str]]) -> bool:
+    """Whether there are weights that cannot be looked into; they are told in `report`."""
+    files = read_whole(folder)
+    why = "a .bin of before torch 1.6 tells nothing before all of it is loaded"
+    report += [("not read", f"{file}: {why}") for file in files]
+    return bool(files)
 
 
-def _of_head(look: HeadLook, layers: int) -> Iterator[tuple[str, str]]:
+def _of_head(look: HeadLook, layers: int | None) -> Iterator[tuple[str, str]]:
     """What tells two heads apart. Of transformers' hidden states the last is the final norm's output."""
-    if look.choice is not None:
+    if layers is None:
+        yield "not judged", "the head against the target, as the target's facts are not known"
+    if look.choice is not None and layers is not None:
         theirs = [layers if i < 0 else i + 1 if i < layers - 1 else "none" for i in look.choice.outputs]
         yield "captures", f"{look.choice}; hidden_states [{', '.join(map(str, theirs))}] of transformers"
     if look.vocabulary is not None:

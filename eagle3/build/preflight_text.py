@@ -19,10 +19,11 @@ def compare_tokenizers(target: Path, head: Path) -> tuple[list[Problem], list[Pr
     """Problems and warnings: other ids of texts are wrong, other special ids or another size may be."""
     if not any((head / name).is_file() for name in TOKENIZER_FILES) or _same_files(target, head):
         return [], []
-    faults = Faults(_KEY, str(head))
-    theirs, ours = (faults.attempt(partial(Tokenizer.find, folder), None) for folder in (head, target))
+    of_head, of_target = Faults(_KEY, str(head)), Faults("target.checkpoint", str(target))
+    theirs = of_head.attempt(partial(Tokenizer.find, head), None)
+    ours = of_target.attempt(partial(Tokenizer.find, target), None)
     if theirs is None or ours is None:
-        return [], faults.problems()
+        return [], of_target.problems() + of_head.problems()
     for text in TEXTS:
         own, wanted = (tokenizer.encode(text, add_special_tokens=False) for tokenizer in (theirs, ours))
         if own != wanted:

@@ -1,12 +1,12 @@
 """The target and its text side, from a checkpoint."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from eagle3.build.folders import made_up
+from eagle3.config.files import read_json
 from eagle3.config.schema import DType, EngineConfig, LoadFormat, TargetConfig
 from eagle3.config.shape import DraftShape
 from eagle3.engine.scheduler import Limits
@@ -109,7 +109,7 @@ def torch_dtype(asked: DType, folder: Path | None, device: torch.device) -> torc
     if asked is DType.auto:
         name = "float32" if device.type == "cpu" else "bfloat16"
         if folder is not None and device.type != "cpu":
-            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            config = read_json(folder / "config.json")
             name = config.get("dtype") or config.get("torch_dtype") or name
     dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype)

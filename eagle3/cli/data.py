@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eagle3.cli.options import Chat, Json, takes_overrides
-from eagle3.cli.report import console, loading, print_problems
+from eagle3.cli.report import loading, print_problems
 from eagle3.config.flags import HydraFlags
+from eagle3.config.terminal import bar, console
+from eagle3.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -133,6 +135,7 @@ def task(json_: bool, composed: "Composed") -> float:
 def make(composed: "Composed", *, drafting: bool) -> "dict[str, Any]":
     """Fill train.data as a configuration says, by its engine, with its head if `drafting`; returns meta.json."""
     from eagle3.build.engine import build_engine
+    from eagle3.build.folders import at_hand
     from eagle3.train.data import make_data
     from eagle3.train.data_run import answering, data_options
     from eagle3.train.data_target import claim, target_mark
@@ -140,6 +143,8 @@ def make(composed: "Composed", *, drafting: bool) -> "dict[str, Any]":
     own = answering(composed, drafting=drafting)
     print_problems(own.warnings, "yellow")
     own.require_runnable()
+    if lost := at_hand(own.config).lost:
+        raise ConfigError(lost)
     out, options = data_options(own.config)
     target = target_mark(own.config.target)
     claim(out, target)  # before weights are read
@@ -171,21 +176,18 @@ def table(meta: dict[str, Any]) -> "Table":
 @contextmanager
 def telling() -> "Iterator[Tell]":
     """A bar on a terminal's stderr, gone when done; elsewhere a line in the log every twentieth."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    rate = TextColumn("{task.fields[rate]:.0f} tokens/s")
-    shown = console().is_terminal
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     begun: dict[str, tuple[float, int]] = {}  # when, and twentieths told
-    with Progress(*columns, rate, console=console(), transient=True, disable=not shown, refresh_per_second=2) as bar:
-        row = bar.add_task("", total=None, rate=0.0)
+    with bar(*columns, "{task.fields[rate]:.0f} tokens/s", rate=0.0) as (shown, row):
 
         def tell(what: str, done: int, total: int, tokens: int) -> None:
             now, part = time.perf_counter(), 20 * done // max(total, 1)
             started, told = begun.get(what, (now, part)) if tokens else (now, part)
             speed = tokens / max(now - started, 1e-9)
-            bar.update(row, description=what, completed=done, total=total, rate=speed)
-            if part > told and not shown:
+            shown.update(row, description=what, completed=done, total=total, rate=speed)
+            if part > told and shown.disable:
                 log.info("%s: %d of %d, %.0f tokens/s", what, done, total, speed)
             begun[what] = started, part
 

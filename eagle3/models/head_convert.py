@@ -6,15 +6,14 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from eagle3.config.schema import DraftConfig, LayerIds
-from eagle3.errors import ConfigError, Problem, RunError, UnsupportedError, WeightError
+from eagle3.errors import ConfigError, Problem, RunError, UnsupportedError
 from eagle3.models.head_config import LAYER_IDS, list_meaning, listed_layers, reads_final_norm
 from eagle3.models.head_dialects import DIALECTS, Dialect
 from eagle3.models.head_facts import HeadFacts
 from eagle3.models.head_files import HeadFiles, read_head
-from eagle3.models.head_reader import head_facts
+from eagle3.models.head_reader import head_facts, require_head
 from eagle3.models.head_write import t2d_of, write_head
-from eagle3.models.headers import head_parts
-from eagle3.models.weights import check_parts
+from eagle3.models.headers import OwnWidths, fit_head
 
 # Fields without a say in the maths that go along.
 _CARRIED = (
@@ -60,9 +59,11 @@ def convert_head(folder: Path, to: str, out: Path, cfg: DraftConfig, target: Tar
     """
     _check_free(out)
     dialect, files = DIALECTS[to], read_head(folder)
-    widths = _widths(files)
+    require_head(files)
+    widths = OwnWidths.of(files)
     facts, warnings = head_facts(files, widths, cfg)
-    wanted = _names(files, facts)
+    wanted = fit_head(files, facts)
+    wanted += sorted({"d2t"} & files.tensors.keys() - set(wanted))  # an all-zero one is kept too
     if lacking := dialect.lacks(facts):
         raise UnsupportedError(f"{to} has no words for {', '.join(lacking)} of {folder}{_others(facts)}")
     if target is not None and (target.hidden, target.vocab) != (widths.hidden, widths.vocab):
@@ -77,24 +78,9 @@ def convert_head(folder: Path, to: str, out: Path, cfg: DraftConfig, target: Tar
     except (OSError, SafetensorError) as fault:
         raise RunError(f"{out} cannot be written: {fault}") from fault
     assert head_facts(read_head(out), widths, DraftConfig())[0] == facts
-    left = [*files.dropped, *sorted(files.tensors.keys() - set(wanted) - ({"t2d"} & tensors.keys()))]
+    spare = files.tensors.keys() - set(wanted) - ({"t2d"} & tensors.keys())
+    left = [*files.dropped, *sorted(files.tensors[name].stored for name in spare)]
     return Converted(out, to, tuple(sorted(tensors)), None if ids is None else tuple(ids), tuple(left), tuple(warnings))
-
-
-def _widths(files: HeadFiles) -> Target:
-    """The target's sizes as a head's own files have them."""
-    sizes = [files.fields.get("target_hidden_size", files.fields.get("hidden_size")), files.fields.get("vocab_size")]
-    for key, value in zip(("hidden_size", "vocab_size"), sizes, strict=True):
-        if type(value) is not int or value < 1:
-            raise WeightError(f"{files.folder / 'config.json'}: {key} is {value!r}, must be a positive integer")
-    return Target(sizes[0], sizes[1], 0)
-
-
-def _names(files: HeadFiles, facts: HeadFacts) -> list[str]:
-    """The tensors of the head, all there and of the right shapes. An all-zero d2t is kept too."""
-    parts, extra = head_parts(files, facts)
-    check_parts(files.folder, parts, files.tensors, extra)
-    return [*parts, *({"d2t"} & files.tensors.keys() - parts.keys())]
 
 
 def _others(facts: HeadFacts) -> str:

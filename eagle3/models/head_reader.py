@@ -9,6 +9,7 @@ from eagle3.models.faults import Faults
 from eagle3.models.head_facts import HeadFacts
 from eagle3.models.head_fields import check_fields
 from eagle3.models.head_files import HeadFiles
+from eagle3.models.head_names import other_kind, spelled
 from eagle3.models.head_variants import Variants, variants
 from eagle3.models.vocab_map import check_d2t
 from eagle3.nn.rope import RopeFacts
@@ -41,6 +42,8 @@ def survey_head(
     files: HeadFiles, target: Widths, cfg: DraftConfig, faults: Faults
 ) -> tuple[HeadFacts | None, list[str]]:
     """As `head_facts`, with all that is wrong in `faults`; no facts where that leaves names of tensors open."""
+    if not faults.sound(lambda: require_head(files)):
+        return None, []
     warnings: list[str] = faults.attempt(lambda: check_fields(files.fields, files.folder / "config.json"), [])
     facts = _Reader(files, target, cfg, faults).facts()
     if facts is None:
@@ -69,6 +72,12 @@ def survey_head(
             + (why if facts.draft_vocab < facts.vocab else "an output head is shipped or borrowed")
         )
     return facts, warnings
+
+
+def require_head(files: HeadFiles) -> None:
+    """Raise WeightError where the tensors are of something else, and say of what."""
+    if kind := other_kind(files.tensors):
+        raise WeightError(f"{files.folder} is no EAGLE-3 head, but seems to hold {kind}")
 
 
 class _Reader:
@@ -142,7 +151,8 @@ class _Reader:
         needed += ["layers.0.self_attn.o_proj.weight"] * (not fc)
         matrices = [*needed, *(name for name in ("lm_head.weight", "embed_tokens.weight") if name in self.tensors)]
         if missing := [name for name in needed if name not in self.tensors]:
-            raise WeightError(f"{self.files.folder} is no EAGLE-3 head, it lacks {', '.join(missing)}")
+            names = spelled(missing, {name: found.stored for name, found in self.tensors.items()})
+            raise WeightError(f"{self.files.folder} is no EAGLE-3 head, it lacks {', '.join(names.values())}")
         if flat := [name for name in matrices if len(self.tensors[name].shape) != 2]:
             raise WeightError(f"{self.files.where(flat[0])} must be a matrix")
 

@@ -1,10 +1,11 @@
 """What the headers of a checkpoint say, held against facts by names and shapes. Of a head d2t and t2d are read too."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,10 +14,12 @@ from eagle3.errors import WeightError
 from eagle3.models.decoder import Decoder, ModelFacts
 from eagle3.models.eagle import EagleHead, head_names
 from eagle3.models.faults import Faults
-from eagle3.models.head_config import CaptureChoice, capture_layers
+from eagle3.models.head_config import CaptureChoice, capture_layers, listed_layers
 from eagle3.models.head_facts import HeadFacts, Lender
+from eagle3.models.head_fields import check_fields
 from eagle3.models.head_files import HeadFiles, read_head
-from eagle3.models.head_reader import survey_head
+from eagle3.models.head_names import spelled
+from eagle3.models.head_reader import Widths, require_head, survey_head
 from eagle3.models.heads import check_inline, stored_type
 from eagle3.models.shards import Found
 from eagle3.models.vocab_map import describe_d2t
@@ -78,7 +81,26 @@ def _said_otherwise(facts: ModelFacts, found: Mapping[str, Found]) -> Iterator[s
         yield f"num_hidden_layers is {facts.layers}, but there are tensors of layers 0 to {max(numbers)}"
 
 
-def head_parts(files: HeadFiles, facts: HeadFacts) -> tuple[dict[str, Part], list[str]]:
+@dataclass(frozen=True)
+class OwnWidths:
+    """A target's sizes as a head's own files have them."""
+
+    hidden: int  # Ht
+    vocab: int  # V
+
+    @classmethod
+    def of(cls, files: HeadFiles) -> "OwnWidths":
+        """WeightError where they do not say."""
+        fields = files.fields
+        hidden: Any = fields.get("target_hidden_size", fields.get("hidden_size"))
+        vocab: Any = fields.get("vocab_size")
+        for key, value in (("hidden_size", hidden), ("vocab_size", vocab)):
+            if type(value) is not int or value < 1:
+                raise WeightError(f"{files.folder / 'config.json'}: {key} is {value!r}, must be a positive integer")
+        return cls(hidden, vocab)
+
+
+def _head_parts(files: HeadFiles, facts: HeadFacts) -> tuple[dict[str, Part], list[str]]:
     """The public name of every tensor that such a head has -> its place; and those of `files` that are left over."""
     embed = Embedding(facts.vocab, facts.target_hidden, dtype=torch.float32, device=_META)
     lender = Lender(facts.target_hidden, facts.vocab, 0, embed, None)
@@ -91,34 +113,70 @@ def head_parts(files: HeadFiles, facts: HeadFacts) -> tuple[dict[str, Part], lis
 
 def look_at_head(
     folder: Path,
-    target: ModelFacts,
+    target: ModelFacts | None,
     cfg: DraftConfig,
     user_layers: Sequence[int] | None,
-    max_seq_len: int,
+    max_seq_len: int | None,
     faults: Faults,
 ) -> HeadLook | None:
-    """Hold a head's headers against config.json, the target and what a configuration says; None if unreadable."""
+    """Hold a head's headers against config.json, the target and what a configuration says; None if unreadable.
+
+    Where the target is not known, what a head says of it is believed, and the layers that it reads are not judged.
+    `max_seq_len` None: as long as the head was made for.
+    """
     files = faults.attempt(lambda: read_head(folder), None)
     if files is None:
         return None
-    facts, warnings = survey_head(files, target, cfg, faults)
+    widths = target or faults.attempt(partial(_believed, files), None)
+    if widths is None:
+        faults.sound(partial(require_head, files))
+        faults.sound(partial(check_fields, files.fields, folder / "config.json"))
+        return HeadLook(files, None, None, None, None, ())
+    facts, warnings = survey_head(files, widths, cfg, faults)
     sure = not faults.seen
     captured = facts.captured if facts is not None and sure else None
-    choice = faults.attempt(
-        lambda: capture_layers(user_layers, files.config, cfg.layer_ids_convention, target.layers, captured), None
-    )
+    chosen: Callable[[], CaptureChoice | None] = partial(_no_choice, files)
+    if target is not None:
+        convention = cfg.layer_ids_convention
+        chosen = partial(capture_layers, user_layers, files.config, convention, target.layers, captured)
+    choice = faults.attempt(chosen, None)
     if facts is None:
         return HeadLook(files, None, choice, None, None, tuple(warnings))
     faults.sound(partial(check_inline, files, facts, cfg))
     faults.sound(partial(stored_type, files))
-    faults.sound(partial(frequencies, facts.rope, facts.head_dim, max_seq_len))
+    longest = max_seq_len or facts.rope.max_position_embeddings
+    faults.sound(partial(frequencies, facts.rope, facts.head_dim, longest))
     vocabulary = hashed = None
-    if faults.sound(partial(_fit_head, files, facts, sure)) and sure:  # then d2t, if it is there, has its shape
+    if faults.sound(partial(fit_head, files, facts, shapes=sure)) and sure:  # then d2t, if it is there, has its shape
         mapped = facts.mapped and "d2t" in files.tensors
         vocabulary, hashed = describe_d2t(files.read("d2t") if mapped else None, facts.vocab)
     return HeadLook(files, facts, choice, vocabulary, hashed, tuple(warnings))
 
 
-def _fit_head(files: HeadFiles, facts: HeadFacts, shapes: bool) -> None:
-    parts, extra = head_parts(files, facts)
-    check_parts(files.folder, parts, files.tensors, extra, shapes=shapes)
+def _believed(files: HeadFiles) -> Widths | None:
+    """The sizes of a target that is not known; None where the head leaves them open."""
+    fields, fc = files.fields, files.tensors.get("fc.weight")
+    if fields.get("hidden_size") is None or fields.get("vocab_size") is None:
+        return None
+    own = OwnWidths.of(files)
+    wide = fc is not None and "target_hidden_size" not in fields and fc.shape[-1:] and fc.shape[-1] % own.hidden
+    return None if wide else own  # else it is another width than the head's
+
+
+def _no_choice(files: HeadFiles) -> None:
+    """The layers that a head of an unknown target lists are a list at least, or an error is raised."""
+    listed_layers(files.config)
+
+
+def fit_head(files: HeadFiles, facts: HeadFacts, *, shapes: bool = True) -> list[str]:
+    """The public names of a head's tensors; WeightError, by the names in its files, as `check_parts` raises it."""
+    parts, extra = _head_parts(files, facts)
+    names = spelled(parts, {name: found.stored for name, found in files.tensors.items()})
+    check_parts(
+        files.folder,
+        {names[name]: part for name, part in parts.items()},
+        {found.stored: found for found in files.tensors.values()},
+        [files.tensors[name].stored for name in extra],
+        shapes=shapes,
+    )
+    return list(parts)

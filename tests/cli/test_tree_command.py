@@ -120,6 +120,17 @@ def test_mistakes(pair: list[str], words: list[str], code: int, told: str, capsy
     assert told in seen.err
 
 
+def test_a_prompt_that_cannot_be_is_told_before_the_build(
+    pair: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eagle3.build.engine.build_engine", lambda *_: pytest.fail("nothing must be loaded"))
+    assert main(["tree", *pair, *TREE, "--prompt-ids", "64", f"draft.checkpoint={Path(__file__).parent / 'no'}"]) == 2
+    err = capsys.readouterr().err
+    assert "wants token ids in [0, 64)" in err
+    assert "no such folder" in err
+    assert "from override draft.checkpoint" in err
+
+
 def test_no_folder_is_left(pair: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["tree", *pair, *TREE, "--prompt-ids", "3"]) == 0

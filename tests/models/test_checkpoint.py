@@ -21,12 +21,26 @@ def test_a_local_folder_is_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("files", "says"),
-    [(["model.safetensors"], "has no config.json"), (["config.json"], "has no weights")],
+    [
+        (["model.safetensors"], "has no config.json"),
+        (["config.json"], "its config.json says nothing, and it has no weights"),
+    ],
 )
 def test_a_local_folder_that_lacks_something(tmp_path: Path, files: list[str], says: str) -> None:
     folder = checkpoint(tmp_path / "a", *files)
     with pytest.raises(WeightError, match=says):
         resolve(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [("", r"a: its config.json cannot be read \(.*\), and it has no"), ('{"a": 1}', "a: has no")]
+)
+def test_a_config_that_cannot_be_read_is_told_before_weights_that_are_not_there(
+    tmp_path: Path, content: str, says: str
+) -> None:
+    (checkpoint(tmp_path / "a") / "config.json").write_text(content)
+    with pytest.raises(WeightError, match=f"{says} weights"):
+        resolve(str(tmp_path / "a"))
 
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "./nothing", "../a/b", "~/nothing-here", "bare-name"])

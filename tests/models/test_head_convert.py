@@ -188,7 +188,7 @@ def test_what_is_left_out_is_told(tmp_path: Path) -> None:
     more = {"verifier_norm.weight": torch.ones(HT), "midlayer.self_attn.rotary_emb.inv_freq": torch.ones(2)}
     start = write_head(tmp_path / "a", head_tensors() | more)
     done = convert_head(start, "modelopt", tmp_path / "b", DraftConfig())
-    assert set(done.left_out) == {"verifier_norm.weight", "layers.0.self_attn.rotary_emb.inv_freq", "t2d"}
+    assert set(done.left_out) == {"verifier_norm.weight", "midlayer.self_attn.rotary_emb.inv_freq", "t2d"}
 
 
 def test_a_map_of_nothing_but_zeros_is_kept(tmp_path: Path) -> None:
@@ -202,14 +202,18 @@ def test_a_map_of_nothing_but_zeros_is_kept(tmp_path: Path) -> None:
 
 def test_a_broken_head_is_not_converted(tmp_path: Path) -> None:
     tensors = {name: value for name, value in head_tensors().items() if name != "norm.weight"}
-    with pytest.raises(WeightError, match=r"missing: norm\.weight"):
+    del tensors["midlayer.mlp.up_proj.weight"]
+    with pytest.raises(WeightError, match=r"(?s)missing: midlayer\.mlp\.up_proj\.weight.*missing: norm\.weight"):
         convert_head(write_head(tmp_path / "a", tensors), "modelopt", tmp_path / "b", DraftConfig())
-    more = head_tensors() | {"input_norm.weight": torch.ones(3 * HT)}
-    with pytest.raises(WeightError, match="left over: input_norm"):
+    more = head_tensors() | {"midlayer.input_norm.weight": torch.ones(3 * HT)}
+    with pytest.raises(WeightError, match=r"left over: midlayer\.input_norm"):
         convert_head(write_head(tmp_path / "c", more), "modelopt", tmp_path / "b", DraftConfig())
     config = head_config(vocab_size=None)
     with pytest.raises(WeightError, match="vocab_size is None"):
         convert_head(write_head(tmp_path / "d", config=config), "modelopt", tmp_path / "b", DraftConfig())
+    medusa = write_head(tmp_path / "e", {"medusa_head.0.0.linear.weight": torch.ones(2, 2)}, {"medusa_num_heads": 1})
+    with pytest.raises(WeightError, match="is no EAGLE-3 head, but seems to hold Medusa heads"):
+        convert_head(medusa, "modelopt", tmp_path / "b", DraftConfig())
     assert not (tmp_path / "b").exists()
 
 

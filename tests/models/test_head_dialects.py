@@ -16,8 +16,9 @@ from eagle3.errors import ConfigError, UnsupportedError
 from eagle3.models.decoder import Decoder
 from eagle3.models.eagle import EagleHead, head_names
 from eagle3.models.head_config import capture_layers
+from eagle3.models.head_dialects import DIALECTS
 from eagle3.models.head_facts import Lender
-from eagle3.models.head_names import public_names
+from eagle3.models.head_names import public_names, spelled
 from eagle3.models.heads import HeadReport, load_head
 from eagle3.models.weights import plan
 from helpers.heads import CPU, head_tensors, load, write_head
@@ -244,3 +245,14 @@ def test_the_lone_norm_of_an_ordinary_layer_has_one_name() -> None:
     assert public_names(both) == {name: name for name in both}
     projected = ["eh_proj.weight", "layers.0.input_layernorm.weight"]
     assert public_names(projected)["layers.0.input_layernorm.weight"] == "layers.0.hidden_norm.weight"
+
+
+@pytest.mark.parametrize("prefix", ["", "draft_model."])
+@pytest.mark.parametrize("to", DIALECTS)
+def test_a_tensor_that_a_file_lacks_is_told_by_the_name_that_it_would_have(to: str, prefix: str) -> None:
+    target, two = random_pair(VOCAB)[0], {} if to == "midlayer" else {"layers": 2}
+    facts = random_head(target, draft_vocab=REDUCED, **two).facts
+    wanted = plan(random_head(target, draft_vocab=REDUCED, **two), head_names("layers.{i}"))
+    whole = {name: prefix + DIALECTS[to].stored(name, facts) for name in wanted}
+    for lost in wanted:
+        assert spelled(wanted, {name: stored for name, stored in whole.items() if name != lost}) == whole, lost

@@ -30,9 +30,30 @@ def swap(**values: Tensor) -> Tensors:
 D2T, T2D = unsorted_map()
 IDS = D2T + torch.arange(Vd)
 
+FIRST = "layers.0.self_attn.q_proj.weight"
+
+
+def others(*names: str) -> Tensors:
+    return {name: torch.ones(HT, HT) for name in names}
+
+
 BROKEN: dict[str, tuple[Tensors, dict[str, object], str]] = {
     "missing-tensor": (without("norm.weight"), {}, r"missing: norm\.weight"),
     "missing-fc": (without("fc.weight"), {}, r"no EAGLE-3 head, it lacks fc\.weight"),
+    "missing-query": (
+        without("midlayer.self_attn.q_proj.weight"),
+        {},
+        r"no EAGLE-3 head, it lacks midlayer\.self_attn\.q_proj\.weight",
+    ),
+    "a-whole-model": (
+        others(
+            *(f"model.{n}" for n in ("embed_tokens.weight", "layers.0.input_layernorm.weight", FIRST, "norm.weight"))
+        ),
+        {},
+        r"no EAGLE-3 head, but seems to hold a whole model.*target\.checkpoint",
+    ),
+    "eagle-1": (others("embed_tokens.weight", "fc.weight", FIRST), {}, r"no EAGLE-3 head, but seems to hold .*EAGLE-1"),
+    "medusa": (others("0.0.linear.weight", "0.1.weight"), {}, r"no EAGLE-3 head, but seems to hold Medusa heads"),
     "missing-part-of-the-layer": (
         without("midlayer.self_attn.v_proj.weight", "midlayer.hidden_norm.weight"),
         {},
