@@ -27,11 +27,12 @@ def _facts(done: dict[str, Any]) -> dict[str, object]:
         **done["validity"],
         "output_len": done["output_len"],
         "repeats": done["repeats"],
+        "stopped_early": done["stopped_early"],
     }
 
 
 def _numbers(cell: dict[str, Any]) -> dict[str, object]:
-    row = {"batch": cell["batch"], "arm": cell["arm"], **cell["shape"]}
+    row = {"batch": cell["batch"], "arm": cell["arm"], "passes": cell["passes"], **cell["shape"]}
     for name in ("step_ms", "output_throughput"):
         three = cell[name] or (None, None, None)
         row |= {f"{name}_{which}": value for which, value in zip(("min", "median", "max"), three, strict=True)}

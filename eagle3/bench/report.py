@@ -41,6 +41,7 @@ def cell_record(cell: Cell, plain: Cell | None) -> dict[str, Any]:
     record: dict[str, Any] = {
         "arm": cell.arm,
         "batch": cell.batch,
+        "passes": len(cell.passes),
         "shape": asdict(cell.shape),
         "step_ms": cell.spread(lambda p: p.step_ms) if all(p.steps for p in cell.passes) else None,
         "output_throughput": throughput,
@@ -91,9 +92,15 @@ def _times(name: str, values: Sequence[float]) -> dict[str, float | None]:
 
 
 def record(
-    cfg: EngineConfig, overrides: Iterable[str], cells: Sequence[Cell], work: Workload, device: torch.device
+    cfg: EngineConfig,
+    overrides: Iterable[str],
+    cells: Sequence[Cell],
+    work: Workload,
+    device: torch.device,
+    *,
+    stopped: bool = False,
 ) -> dict[str, Any]:
-    """The whole benchmark."""
+    """The whole benchmark, or what there is of one that was stopped."""
     plain = {c.batch: c for c in cells if c.arm == "plain"}
     return {
         "schema": SCHEMA,
@@ -114,6 +121,7 @@ def record(
         },
         "output_len": cfg.bench.output_len,
         "repeats": cfg.bench.repeats,
+        "stopped_early": stopped,
         "cells": [cell_record(c, plain.get(c.batch)) for c in cells],
     }
 
@@ -138,6 +146,7 @@ def soak_record(overrides: Iterable[str], soak: Soak, device: torch.device) -> d
         "schema": SCHEMA,
         "hardware": hardware(device),
         "overrides": list(overrides),
+        "stopped_early": soak.stopped,
         "soak": {
             "windows": windows,
             "output_throughput": total_throughput(soak.windows),
@@ -173,10 +182,15 @@ def outcome(done: dict[str, Any], arm: str) -> Outcome:
     return Outcome(median_, numbers, done["validity"]["acceptance_valid"])
 
 
+def _early(done: dict[str, Any]) -> str:
+    return ", stopped early" if done["stopped_early"] else ""
+
+
 def table(done: dict[str, Any]) -> Table:
     """The record for people: a row a cell."""
     mark = "" if done["validity"]["acceptance_valid"] else " (not valid)"
-    out = Table(title=f"{done['hardware']['device']}, torch {done['hardware']['torch']}", title_justify="left")
+    title = f"{done['hardware']['device']}, torch {done['hardware']['torch']}{_early(done)}"
+    out = Table(title=title, title_justify="left")
     for name in (
         "batch",
         "arm",
@@ -242,7 +256,8 @@ def soak_table(done: dict[str, Any]) -> Table:
     soak = done["soak"]
     told = ", ".join(f"{name} {soak[name] or '–'}" for name in ("pages", "slots", "memory", "drift"))
     ratio = "" if soak["step_ratio"] is None else f" (last step time over first: {soak['step_ratio']:.3f})"
-    out = Table(title=f"mixed load, {done['hardware']['device']}: {told}{ratio}", title_justify="left")
+    title = f"mixed load, {done['hardware']['device']}: {told}{ratio}{_early(done)}"
+    out = Table(title=title, title_justify="left")
     names = ("s", "steps", "full", "full step ms", "tok/s", "finished", "aborted", "gave way", "pages free")
     for name in (*names, *(f"{what} MiB" for what in soak["windows"][0]["memory"])):
         out.add_column(name, justify="right")

@@ -58,6 +58,14 @@ class Cell:
         return SpecMetrics.of(histogram, self.shape.nodes, self.acceptance_valid)
 
 
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C, and the cells of what was measured before it."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        super().__init__()
+        self.cells = [cell for cell in cells if cell.passes]
+
+
 def one_pass(engine: Engine, prompts: Sequence[Sequence[int]], output_len: int) -> Pass:
     """Serve the prompts together, `output_len` tokens each, or at most where bench.ignore_eos is false."""
     ends = ENDLESS if engine.config.bench.ignore_eos else {}
@@ -104,7 +112,10 @@ def measure(
     repeats: int,
     tell: Callable[[str], None],
 ) -> list[Cell]:
-    """All arms at one batch size, in turns: one unscored pass each, then `repeats` scored ones on the same prompts."""
+    """All arms at one batch size, in turns: one unscored pass each, then `repeats` scored ones on the same prompts.
+
+    Raises `Stopped` on Ctrl-C.
+    """
     context = round(mean(map(len, work.batch(batch, 0))) + output_len / 2)
     cells = [
         Cell(
@@ -116,10 +127,13 @@ def measure(
         )
         for name, engine in arms.items()
     ]
-    for turn in range(-1, repeats):
-        for cell in cells:
-            tell(f"batch {batch}, {cell.arm}, " + ("warm-up" if turn < 0 else f"pass {turn + 1} of {repeats}"))
-            done = one_pass(arms[cell.arm], work.batch(batch, max(turn, 0)), output_len)
-            if turn >= 0:
-                cell.passes.append(done)
+    try:
+        for turn in range(-1, repeats):
+            for cell in cells:
+                tell(f"batch {batch}, {cell.arm}, " + ("warm-up" if turn < 0 else f"pass {turn + 1} of {repeats}"))
+                done = one_pass(arms[cell.arm], work.batch(batch, max(turn, 0)), output_len)
+                if turn >= 0:
+                    cell.passes.append(done)
+    except KeyboardInterrupt as stop:
+        raise Stopped(cells) from stop
     return cells

@@ -84,24 +84,31 @@ class Soak:
     pages_free: list[int]
     slots_total: int
     slots_free: int
+    stopped: bool = False  # Ctrl-C cut the last window: it may have cut a step, so nothing is judged by what it left
 
     @property
-    def pages(self) -> bool:
+    def whole(self) -> list[Window]:
+        """The windows that were not cut."""
+        return self.windows[:-1] if self.stopped else self.windows
+
+    @property
+    def pages(self) -> bool | None:
         """Every page came back, after every window."""
-        drained = [self.pages_free, *(w.pages_free for w in self.windows)]
-        return all(free == self.pages_total for free in drained) and not any(w.stalled for w in self.windows)
+        drained = [w.pages_free for w in self.whole] + ([] if self.stopped else [self.pages_free])
+        stalled = any(w.stalled for w in self.whole)
+        return all(free == self.pages_total for free in drained) and not stalled if drained else None
 
     @property
-    def slots(self) -> bool:
+    def slots(self) -> bool | None:
         """Every slot came back."""
-        return self.slots_free == self.slots_total
+        return None if self.stopped else self.slots_free == self.slots_total
 
     @property
     def memory(self) -> bool | None:
         """The last window's memory is not above the second's; the first one still finds its size."""
-        if len(self.windows) < 3:
+        if len(self.whole) < 3:
             return None
-        second, last = self.windows[1].memory, self.windows[-1].memory
+        second, last = self.whole[1].memory, self.whole[-1].memory
         return all(last[name] <= second[name] + SLACK[name] for name in second)
 
     @property
@@ -168,13 +175,14 @@ class Traffic:
         for event in events:
             self._got[event.request_id] += len(event.token_ids)
             if event.result is not None:
-                self._left(event.result)
+                self.left(event.result)
         for name, order in list(self._live.items()):
             if order.abort_after is not None and self._got[name] >= order.abort_after:
-                self._left(self.engine.abort(name))
+                self.left(self.engine.abort(name))
 
-    def _left(self, result: Result) -> None:
-        del self._live[result.request_id]
+    def left(self, result: Result) -> None:
+        """Count a request that has ended, by itself or not."""
+        self._live.pop(result.request_id, None)  # unknown where Ctrl-C came while it was added
         self._got.pop(result.request_id, None)
         self.tokens += len(result.token_ids)
         self.preempted += result.metrics.num_preemptions if result.metrics else 0
@@ -184,19 +192,26 @@ class Traffic:
             self.finished += 1
 
 
-def run_window(engine: Engine, seconds: float, tell: Callable[[], None]) -> tuple[Window, float]:
-    """Full load for so long, at least one step; then until the engine is idle. Also the seconds of the drain."""
-    traffic, started = Traffic(engine), time.perf_counter()
-    while not traffic.stalled and (traffic.steps == 0 or time.perf_counter() - started < seconds):
-        traffic.fill()
-        traffic.step()
-        tell()
-    drain = time.perf_counter()
-    while not traffic.stalled and not engine.idle:
-        traffic.step()
-        tell()
-    stalled = not engine.idle
-    engine.abort_all()
+def run_window(engine: Engine, seconds: float, tell: Callable[[], None]) -> tuple[Window, float, bool]:
+    """Full load for so long, at least one step; then until the engine is idle.
+
+    Also the seconds of the drain, and whether Ctrl-C cut the window.
+    """
+    traffic, started, drain, cut = Traffic(engine), time.perf_counter(), None, False
+    try:
+        while not traffic.stalled and (traffic.steps == 0 or time.perf_counter() - started < seconds):
+            traffic.fill()
+            traffic.step()
+            tell()
+        drain = time.perf_counter()
+        while not traffic.stalled and not engine.idle:
+            traffic.step()
+            tell()
+    except KeyboardInterrupt:
+        cut = True
+    stalled = not engine.idle and not cut
+    for result in engine.abort_all():
+        traffic.left(result)
     ended = time.perf_counter()
     window = Window(
         seconds=ended - started,
@@ -211,23 +226,25 @@ def run_window(engine: Engine, seconds: float, tell: Callable[[], None]) -> tupl
         pages_free=[pool.free for pool in engine.scheduler.pools],
         stalled=stalled,
     )
-    return window, ended - drain
+    return window, 0.0 if drain is None else ended - drain, cut
 
 
 def soak(engine: Engine, seconds: float, tell: Callable[[float], None]) -> Soak:
     """Serve the same mixed load again and again, `seconds` in all, a window of it at a time.
 
     `tell` hears the seconds gone. Wants an idle engine, on a GPU a warm one: graphs that are captured late take memory.
-    Ends early where requests stall.
+    Ends early where requests stall, and by Ctrl-C, which goes on only where there was no step yet.
     """
-    started, each, drain = time.perf_counter(), seconds / WINDOWS, 0.0
+    started, each, drain, cut = time.perf_counter(), seconds / WINDOWS, 0.0, False
     windows: list[Window] = []
 
     def gone() -> float:
         return time.perf_counter() - started
 
-    while not windows or (seconds - gone() >= each / 2 and not windows[-1].stalled):
-        window, drain = run_window(engine, max(each - drain, each / 2), lambda: tell(gone()))
+    while not windows or (seconds - gone() >= each / 2 and not windows[-1].stalled and not cut):
+        window, drain, cut = run_window(engine, max(each - drain, each / 2), lambda: tell(gone()))
+        if cut and not windows and window.steps == 0:
+            raise KeyboardInterrupt
         windows.append(window)
     scheduler = engine.scheduler
     return Soak(
@@ -236,6 +253,7 @@ def soak(engine: Engine, seconds: float, tell: Callable[[float], None]) -> Soak:
         pages_free=[pool.free for pool in scheduler.pools],
         slots_total=scheduler.limits.max_batch_size,
         slots_free=scheduler.free_slots,
+        stopped=cut,
     )
 
 

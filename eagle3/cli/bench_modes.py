@@ -34,11 +34,15 @@ def minutes(given: float | None) -> float:
 
 
 def soak_task(seconds: float, json_: bool, composed: "Composed") -> float:
-    """Mixed load for so long; output tokens a second. Raises `RunError` where pages, slots or memory stay away."""
+    """Mixed load for so long; output tokens a second. Raises `RunError` where pages, slots or memory stay away.
+
+    Ctrl-C goes on when what was measured is told.
+    """
     from eagle3.bench.report import soak_record, soak_table
     from eagle3.bench.soak import soak
     from eagle3.build.engine import build_engine
-    from eagle3.cli.report import console, loading, print_problems
+    from eagle3.cli.report import loading, print_heading, print_problems
+    from eagle3.config.terminal import console
     from eagle3.engine.warmup import warm
 
     print_problems(composed.warnings, "yellow")
@@ -54,7 +58,10 @@ def soak_task(seconds: float, json_: bool, composed: "Composed") -> float:
     if json_:
         typer.echo(json.dumps(done))
     else:
+        print_heading()
         console(stderr=False).print(soak_table(done))
+    if found.stopped:
+        raise KeyboardInterrupt
     if found.failed:
         raise RunError(f"mixed load: {', '.join(found.failed)} did not come back to what they were")
     return float(done["soak"]["output_throughput"])
@@ -65,7 +72,8 @@ def kernels_task(json_: bool, composed: "Composed") -> float:
     from eagle3.bench.kernels import time_kernels
     from eagle3.bench.report import kernels_record, kernels_table
     from eagle3.build.target import pick_device
-    from eagle3.cli.report import console, print_problems
+    from eagle3.cli.report import print_heading, print_problems
+    from eagle3.config.terminal import console
 
     print_problems(composed.warnings, "yellow")
     with console().status("kernels"):
@@ -74,6 +82,7 @@ def kernels_task(json_: bool, composed: "Composed") -> float:
     if json_:
         typer.echo(json.dumps(done))
     else:
+        print_heading()
         console(stderr=False).print(kernels_table(done))
     return times[0].us
 
@@ -81,15 +90,13 @@ def kernels_task(json_: bool, composed: "Composed") -> float:
 @contextmanager
 def ticking(what: str, seconds: float) -> Iterator[Callable[[float], None]]:
     """A bar on a terminal's stderr with the time that is left, gone when done; call it with the seconds gone."""
-    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.progress import BarColumn
 
-    from eagle3.cli.report import console
+    from eagle3.config.terminal import bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]} left"))
-    shown = console().is_terminal
-    with Progress(*columns, console=console(), transient=True, disable=not shown, refresh_per_second=2) as bar:
-        task = bar.add_task(what, total=seconds, left=clock(seconds))
-        yield lambda gone: bar.update(task, completed=min(gone, seconds), left=clock(seconds - gone))
+    columns = ("{task.description}", BarColumn(), "{task.fields[left]} left")
+    with bar(*columns, total=seconds, description=what, left=clock(seconds)) as (shown, row):
+        yield lambda gone: shown.update(row, completed=min(gone, seconds), left=clock(seconds - gone))
 
 
 def clock(seconds: float) -> str:

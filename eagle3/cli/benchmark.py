@@ -17,9 +17,11 @@ from eagle3.config.flags import HydraFlags
 from eagle3.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
+    from eagle3.bench.run import Cell
     from eagle3.bench.workload import Workload
     from eagle3.config.load import Composed
     from eagle3.config.results import Outcome, Result
+    from eagle3.config.schema import BenchConfig
     from eagle3.engine.engine import Engine
     from eagle3.text.prompts import Prompt
 
@@ -155,13 +157,12 @@ def trace_file(given: str, flags: HydraFlags) -> str:
 
 def task(options: Options, composed: "Composed") -> "Outcome":
     """Measure a configuration; what its own arm came to at the first batch size."""
-    from eagle3.bench.profile import profile, trace
+    from eagle3.bench.profile import trace
     from eagle3.bench.report import outcome, record
-    from eagle3.bench.run import measure
     from eagle3.build.engine import build_arms
+    from eagle3.cli.prompts import faults_before
     from eagle3.cli.report import console, loading, print_problems
     from eagle3.config.rules_engine import bench_fits
-    from eagle3.engine.warmup import tune
     from eagle3.text.sets import read_set
 
     print_problems(composed.warnings, "yellow")
@@ -170,7 +171,8 @@ def task(options: Options, composed: "Composed") -> "Outcome":
         message = "names prompts, and so does --prompt-file: leave one out"
         raise ConfigError([Problem("bench.prompts", message, bench.prompts)])
     prompts = options.prompts or (read_set(bench.prompts) if bench.prompts else ())
-    if not prompts and (problems := list(bench_fits(composed.config, bench.prompt_len))):
+    problems = faults_before(composed.config, prompts)
+    if problems := problems + ([] if prompts else list(bench_fits(composed.config, bench.prompt_len))):
         raise ConfigError(problems)
     with loading("weights") as progress:
         arms = build_arms(composed, progress)
@@ -178,23 +180,45 @@ def task(options: Options, composed: "Composed") -> "Outcome":
     work = workload(prompts, own)
     if problems := list(bench_fits(composed.config, max(map(len, work.prompts)))):
         raise ConfigError(problems)
-    cells = []
-    with console().status("benchmark") as status:
-        for engine in arms.values():
-            tune(engine, status.update)
-        for batch in bench.batch_sizes:
-            found = measure(arms, work, batch, bench.output_len, bench.repeats, status.update)
-            if options.profile:
-                status.update(f"batch {batch}, profile")
-                ids = work.batch(batch, 0)
-                found = [replace(c, profile=profile(arms[c.arm], ids, bench.output_len)) for c in found]
-            cells += found
-    done = record(composed.config, composed.overrides, cells, work, own.runner.preparer.device)
+    cells, stopped = measured(options, arms, work, bench)
+    done = record(composed.config, composed.overrides, cells, work, own.runner.preparer.device, stopped=stopped)
     print_record(options, done)
+    if stopped:
+        raise KeyboardInterrupt
     if options.trace:  # after what was measured is told, as writing may fail
         with console().status("trace"):
             trace(own, work.batch(bench.batch_sizes[0], 0), bench.output_len, Path(options.trace))
     return outcome(done, next(name for name, arm in arms.items() if arm is own))
+
+
+def measured(
+    options: Options, arms: "dict[str, Engine]", work: "Workload", bench: "BenchConfig"
+) -> "tuple[list[Cell], bool]":
+    """The cells of all batch sizes; by Ctrl-C those measured so far, and True. It goes on where there is none."""
+    from eagle3.bench.profile import profile
+    from eagle3.bench.run import Stopped, measure
+    from eagle3.cli.report import console
+    from eagle3.engine.warmup import tune
+
+    cells: list[Cell] = []
+    try:
+        with console().status("benchmark") as status:
+            for engine in arms.values():
+                tune(engine, status.update)
+            for batch in bench.batch_sizes:
+                found = measure(arms, work, batch, bench.output_len, bench.repeats, status.update)
+                cells += found
+                if options.profile:
+                    status.update(f"batch {batch}, profile")
+                    ids = work.batch(batch, 0)
+                    told = [replace(c, profile=profile(arms[c.arm], ids, bench.output_len)) for c in found]
+                    cells[-len(told) :] = told
+    except KeyboardInterrupt as stop:
+        cells += stop.cells if isinstance(stop, Stopped) else []
+        if not cells:
+            raise
+        return cells, True
+    return cells, False
 
 
 def print_record(options: Options, done: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from eagle3.config.schema import EngineConfig
 
 
-class Format(StrEnum):
+class Output(StrEnum):
     """How the outcome is printed."""
 
     text = "text"
@@ -28,7 +28,7 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Verdict:
     """What became of one configuration."""
 
     name: str
@@ -60,20 +60,20 @@ class Outcome:
         }
 
 
-def _outcome(name: str, overrides: Sequence[str], flags: HydraFlags, memory: int | None, files: bool) -> Outcome:
+def _verdict(name: str, overrides: Sequence[str], flags: HydraFlags, memory: int | None, files: bool) -> Verdict:
     from eagle3.config.load import compose
 
     try:
         composed = compose(overrides, config_dir=flags.config_dir, config_name=flags.config_name)
     except ConfigError as error:
-        return Outcome(name, error.problems, None)
-    outcome = Outcome(name, (), composed, composed.warnings)
+        return Verdict(name, error.problems, None)
+    outcome = Verdict(name, (), composed, composed.warnings)
     if files:
         outcome = _with_files(outcome, composed)
     return outcome if memory is None else _with_memory(outcome, composed, memory)
 
 
-def _with_files(outcome: Outcome, composed: "Composed") -> Outcome:
+def _with_files(outcome: Verdict, composed: "Composed") -> Verdict:
     """With what the files tell that are here; nothing heavy is imported where none is."""
     from eagle3.build.folders import at_hand
 
@@ -90,7 +90,7 @@ def _with_files(outcome: Outcome, composed: "Composed") -> Outcome:
     return replace(outcome, problems=found.problems, warnings=warnings, config=found.config, report=found.report)
 
 
-def _with_memory(outcome: Outcome, composed: "Composed", memory: int) -> Outcome:
+def _with_memory(outcome: Verdict, composed: "Composed", memory: int) -> Verdict:
     """With what fits in so many bytes of a GPU."""
     from eagle3.build.preflight_memory import memory_fit
 
@@ -99,12 +99,12 @@ def _with_memory(outcome: Outcome, composed: "Composed", memory: int) -> Outcome
     return replace(outcome, problems=told, report=(*outcome.report, ("GPU", fits)))
 
 
-def _all(flags: HydraFlags, overrides: Sequence[str], memory: int | None) -> list[Outcome]:
+def _all(flags: HydraFlags, overrides: Sequence[str], memory: int | None) -> list[Verdict]:
     from eagle3.config.catalogue import TEMPLATES, catalogue
 
     wholes = [entry for entry in catalogue(flags.config_dir) if entry.group in ("conf", "recipe")]
     return [
-        _outcome(
+        _verdict(
             f"{entry.group}={entry.name}",
             [f"{entry.group}={entry.name}", *TEMPLATES.get(entry.name, ()), *overrides],
             flags,
@@ -115,21 +115,27 @@ def _all(flags: HydraFlags, overrides: Sequence[str], memory: int | None) -> lis
     ]
 
 
-def _print_text(outcome: Outcome, brief: bool) -> None:
+def _print_text(outcome: Verdict, brief: bool) -> None:
     out, told = console(stderr=False), outcome.as_dict()
     if outcome.problems:
         count = len(outcome.problems)
         console().print(f"✗ {outcome.name}: {count} problem{'s' if count > 1 else ''}", style="bold red")
         print_problems(outcome.problems, "red")
-        return
-    assert outcome.composed is not None
-    missing = f", not runnable yet: {'; '.join(told['not_runnable'])}" if told["not_runnable"] else ""
-    out.print(f"✓ {outcome.name}{missing}", style="yellow" if missing else "green")
+        for words in (words for what, words in outcome.report if what == "not judged"):
+            console().print(f"not judged: {words}")
+    else:
+        missing = f", not runnable yet: {'; '.join(told['not_runnable'])}" if told["not_runnable"] else ""
+        out.print(f"✓ {outcome.name}{missing}", style="yellow" if missing else "green")
     if outcome.warnings:
         console().print("warnings", style="bold yellow")
         print_problems(outcome.warnings, "yellow")
-    if brief:
-        return
+    if not brief and not outcome.problems:
+        _print_sizes(outcome, told)
+
+
+def _print_sizes(outcome: Verdict, told: dict[str, Any]) -> None:
+    """The shape, what the files tell and what takes memory, of a configuration that is `told` as a dict."""
+    out = console(stderr=False)
     shape, memory = told["shape"], told["memory_bytes"]
     meanings = ("drafts deep", "wide", "rows a request", "entries kept free")
     numbers = zip(shape.items(), meanings, strict=True)
@@ -149,7 +155,7 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _print_github(outcome: Outcome) -> None:
+def _print_github(outcome: Verdict) -> None:
     levels = [("error", outcome.problems)]
     levels.append(("warning", outcome.warnings))
     for level, problems in levels:
@@ -166,7 +172,7 @@ def check(
     overrides: list[str],
     all_: Annotated[bool, typer.Option("--all", help="Check every shipped engine and recipe.")] = False,
     json_: Json = False,
-    format_: Annotated[Format, typer.Option("--format", help="How to print the outcome.")] = Format.text,
+    format_: Annotated[Output, typer.Option("--format", help="How to print the outcome.")] = Output.text,
     gpu_memory: Annotated[
         str | None,
         typer.Option("--gpu-memory", metavar="SIZE", help="Check that the engine fits a GPU of this size: 80GiB."),
@@ -195,13 +201,13 @@ def check(
     memory = None if gpu_memory is None else parsed(gpu_memory)
     if memory == 0:
         raise typer.BadParameter(f"--gpu-memory must be a size such as 80GiB or 80GB, not {gpu_memory!r}")
-    outcomes = _all(flags, overrides, memory) if all_ else [_outcome(name, overrides, flags, memory, files=True)]
+    outcomes = _all(flags, overrides, memory) if all_ else [_verdict(name, overrides, flags, memory, files=True)]
     failed = any(outcome.problems for outcome in outcomes)
-    if json_ or format_ is Format.json:
+    if json_ or format_ is Output.json:
         told = {"ok": not failed, "configs": [outcome.as_dict() for outcome in outcomes]}
         typer.echo(json.dumps(told, indent=2, default=str))
-    for outcome in () if json_ or format_ is Format.json else outcomes:
-        if format_ is Format.github:
+    for outcome in () if json_ or format_ is Output.json else outcomes:
+        if format_ is Output.github:
             _print_github(outcome)
         else:
             _print_text(outcome, brief=all_)

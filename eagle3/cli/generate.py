@@ -110,7 +110,7 @@ def task(options: Options, composed: "Composed") -> "Outcome":
     from eagle3.build.engine import build_engine
     from eagle3.cli.answers import Answers
     from eagle3.cli.prompts import encoded, faults_before
-    from eagle3.cli.report import loading, print_problems
+    from eagle3.cli.report import loading, print_heading, print_problems
     from eagle3.config.results import Outcome
 
     print_problems(composed.warnings, "yellow")
@@ -119,6 +119,8 @@ def task(options: Options, composed: "Composed") -> "Outcome":
     with loading("weights") as progress:
         engine = build_engine(composed, progress)
     prompts = encoded(engine, options.prompts, options.chat)
+    if not options.json:
+        print_heading()
     answers = Answers(
         len(prompts), options.json, trace=options.trace_steps, colour=options.show_accepted, verify=options.verify
     )

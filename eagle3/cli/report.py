@@ -8,11 +8,24 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from eagle3.config.terminal import bar, console
 from eagle3.errors import ConfigError, Eagle3Error, Problem
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
+
+__all__ = [
+    "Format",
+    "as_csv",
+    "as_dict",
+    "as_markdown",
+    "console",
+    "loading",
+    "print_error",
+    "print_heading",
+    "print_problems",
+    "seen",
+]
 
 
 class Format(StrEnum):
@@ -22,16 +35,6 @@ class Format(StrEnum):
     json = "json"
     csv = "csv"
     markdown = "markdown"
-
-
-def console(stderr: bool = True, wrap: bool = False) -> "Console":
-    """A console that reads no markup or names of emoji in what it prints, and wraps (at COLUMNS) only if asked."""
-    from rich.console import Console
-
-    made = Console(stderr=stderr, soft_wrap=not wrap, markup=False, emoji=False, highlight=False)
-    if not wrap and not made.is_terminal:
-        made.width = 240  # nothing of a table is cut where nobody sees its edge
-    return made
 
 
 def seen(problem: Problem) -> str:
@@ -70,12 +73,19 @@ def as_dict(problem: Problem) -> dict[str, object]:
 @contextmanager
 def loading(what: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar for bytes on a terminal's stderr, gone when done; call it with (done, total)."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, TransferSpeedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console(), transient=True, disable=not console().is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with bar(*columns, description=what) as (shown, row):
+        yield lambda done, total: shown.update(row, completed=done, total=total)
+
+
+def print_heading() -> None:
+    """The number and the overrides of a sweep's job on stdout, above what it prints; nothing in a single run."""
+    from eagle3.config.run import heading
+
+    if job := heading():
+        console(stderr=False).print(job)
 
 
 def as_csv(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

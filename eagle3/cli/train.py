@@ -12,8 +12,9 @@ import typer
 
 from eagle3.cli.data import make, table, telling
 from eagle3.cli.options import Json, takes_overrides
-from eagle3.cli.report import console, loading, print_problems
+from eagle3.cli.report import loading, print_heading, print_problems
 from eagle3.config.flags import HydraFlags
+from eagle3.config.terminal import bar, console
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -98,6 +99,7 @@ def task(json_: bool, composed: "Composed") -> "Outcome":
         typer.echo(
             json.dumps(
                 {
+                    "overrides": list(composed.overrides),
                     "updates": summary.updates,
                     "tokens": summary.tokens,
                     "epochs": summary.epochs,
@@ -112,6 +114,7 @@ def task(json_: bool, composed: "Composed") -> "Outcome":
             )
         )
     elif first:
+        print_heading()
         out = console(stderr=False)
         out.print(f"{summary.updates} updates, {summary.tokens} tokens, {summary.epochs:.1f} epochs")
         out.print(f"{done.samples} samples, {done.skipped} longer than train.seq_len left out")
@@ -161,8 +164,8 @@ def steps(values: "Sequence[float]", digits: int) -> str:
 @contextmanager
 def told(first: bool) -> Iterator[Teller]:
     """A bar on a terminal's stderr, and what fills it."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    with Progress(*columns, console=console(), disable=not first or not console().is_terminal) as bar:
-        yield Teller(first, bar, bar.add_task("", total=None))
+    columns = (BarColumn(), MofNCompleteColumn(), "{task.description}", TimeRemainingColumn())
+    with bar(*columns, stays=True, shown=first) as (shown, row):
+        yield Teller(first, shown, row)

@@ -46,7 +46,8 @@ def task(json_: bool, composed: "Composed") -> float:
     """Warm an engine up; the seconds it took from nothing to ready."""
     from eagle3.build.engine import build_engine
     from eagle3.build.memory import Memory
-    from eagle3.cli.report import console, loading, print_problems
+    from eagle3.cli.report import loading, print_heading, print_problems
+    from eagle3.config.terminal import console
     from eagle3.engine.warmup import first_request, warm
 
     print_problems(composed.warnings, "yellow")
@@ -63,6 +64,7 @@ def task(json_: bool, composed: "Composed") -> float:
     log.info("memory after warm-up: %s", after)
     if json_:
         told = {
+            "overrides": list(composed.overrides),
             "build_s": built - started,
             "ready_s": seconds,
             "graphs": [asdict(row) for row in done.graphs],
@@ -74,6 +76,7 @@ def task(json_: bool, composed: "Composed") -> float:
         }
         typer.echo(json.dumps(told))
         return seconds
+    print_heading()
     out = console(stderr=False)
     if done.passes:
         out.print(pass_table(done.passes))

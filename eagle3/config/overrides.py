@@ -13,6 +13,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from eagle3.config.origins import leaves
+from eagle3.config.session import folder_with
 from eagle3.config.typed import OPEN, is_known, unknown
 from eagle3.errors import Problem
 
@@ -63,6 +64,8 @@ def _wrong_choices(loader: ConfigLoaderImpl, override: Override, values: Sequenc
             continue
         close = get_close_matches(str(name), options, n=1)
         guess = f"; did you mean {close[0]}?" if close else ""
+        if folder := folder_with(group, str(name)):
+            guess = f"; --config-dir {folder} would bring it"
         message = f"must be one of {', '.join(options)}{guess}"
         yield Problem(group, message, name, f"override {override.input_line}")
 

@@ -3,11 +3,13 @@
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+
+from eagle3.config.schema import EngineConfig
+from eagle3.config.terminal import console
 
 Result = dict[str, Any]  # what a job's result.json holds, and its folder
 Tell = Callable[[Sequence[Result]], None]
@@ -23,7 +25,6 @@ NUMBERS = {  # by their names in result.json: heads of columns, and how people r
     "step_ms": ("ms a step", "{:.2f}"),
     "loss": ("loss of step 1", "{:.3f}"),
 }
-LOAD = ("bench", "sampling.max_new_tokens")  # with all keys of bench: jobs that differ here are not compared
 SPREAD = ("output_throughput_min", "output_throughput_max", "passes")  # left out where the screen is narrow
 
 
@@ -50,6 +51,13 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def load(config: EngineConfig) -> dict[str, str]:
+    """What an engine is asked to do: jobs that differ here are not compared."""
+    values = {f"bench.{key}": value for key, value in asdict(config.bench).items()}
+    values["sampling.max_new_tokens"] = config.sampling.max_new_tokens
+    return {key: str(value).replace(" ", "") for key, value in values.items()}
+
+
 def settings(result: Result) -> dict[str, str]:
     """A job's overrides by key."""
     pairs = (text.lstrip("+~").partition("=") for text in result["overrides"])
@@ -63,16 +71,30 @@ def swept(results: Sequence[Result]) -> list[str]:
     return [key for key in keys if len({job.get(key) for job in jobs}) > 1]
 
 
+def differing(results: Sequence[Result]) -> dict[str, list[str | None]]:
+    """The keys in which jobs differ, and each job's value: what was swept, then what a swept file brought with it.
+
+    Of the latter what belongs to a swept key, or differs just as a key before it, is left out.
+    """
+    found: dict[str, list[str | None]] = {key: [settings(r).get(key) for r in results] for key in swept(results)}
+    for brought in ("choices", "load"):
+        for key in dict.fromkeys(key for result in results for key in result[brought]):
+            cells = [result[brought].get(key) for result in results]
+            own = key in found or key.partition(".")[0] in found
+            if not own and len({*cells} - {None}) > 1 and cells not in found.values():
+                found[key] = cells
+    return found
+
+
 def best(results: Sequence[Result]) -> set[int]:
     """The places of jobs with the largest value of those under the same load, where there are others to compare.
 
     None where more is not better, where acceptance is not valid, or where plain decoding is faster.
     """
-    load = [key for key in swept(results) if key in LOAD or key.startswith("bench.")]
-    groups: dict[tuple[str | None, ...], list[int]] = {}
+    groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for i, result in enumerate(results):
         if result["numbers"] and result["value"] is not None and _valid(result):
-            groups.setdefault(tuple(map(settings(result).get, load)), []).append(i)
+            groups.setdefault(tuple(result["load"].items()), []).append(i)
     first = {max(group, key=lambda i: results[i]["value"]) for group in groups.values() if len(group) > 1}
     return {i for i in first if (results[i]["numbers"].get("speedup") or 1) >= 1}
 
@@ -105,22 +127,22 @@ def columns(results: Sequence[Result]) -> list[str]:
 
 def rows(results: Sequence[Result]) -> tuple[list[str], list[list[object]]]:
     """The head and a row a job, all numbers as they are; None is unknown."""
-    keys, names, crowned = swept(results), columns(results), best(results)
+    keys, names, crowned = differing(results), columns(results), best(results)
     head = ["job", *keys, "status", "best", "value", *names, "acceptance_valid", "folder", "error"]
     found: list[list[object]] = []
     for i, result in enumerate(results):
-        row = [i, *map(settings(result).get, keys), result["status"], i in crowned, result["value"]]
+        row = [i, *(cells[i] for cells in keys.values()), result["status"], i in crowned, result["value"]]
         row += [*map(result["numbers"].get, names), result["acceptance_valid"], result["folder"], result["error"]]
         found.append(row)
     return head, found
 
 
 def table(results: Sequence[Result], spread: bool = False) -> Table:
-    """A row a job for people: what was swept, what came of it, failed jobs in red and the best in green.
+    """A row a job for people: in what they differ, what came of it, failed jobs in red and the best in green.
 
     With `spread` also how much passes differed.
     """
-    keys, crowned = swept(results), best(results)
+    keys, crowned = differing(results), best(results)
     names = [name for name in columns(results) if spread or name not in SPREAD]
     value = not names and any(result["value"] is not None for result in results)
     out = Table("job", *keys)
@@ -132,7 +154,8 @@ def table(results: Sequence[Result], spread: bool = False) -> Table:
     out.add_column("folder", overflow="fold")
     for i, result in enumerate(results):
         status = f"done, {_crown(result)}" if i in crowned else result["status"]
-        cells = [str(i), *(settings(result).get(key, "–") for key in keys), *(_cell(result, name) for name in names)]
+        cells = [str(i), *("–" if (cell := of[i]) is None else cell for of in keys.values())]
+        cells += [_cell(result, name) for name in names]
         if value:
             cells.append("–" if result["value"] is None else f"{result['value']:.6g}")
         style = "green" if i in crowned else {"failed": "red"}.get(status)
@@ -150,18 +173,16 @@ def _cell(result: Result, name: str) -> str:
 
 def print_table(results: Sequence[Result], stderr: bool = True) -> None:
     """The table and what to know of it, on stderr or stdout, and on stderr the errors of jobs that failed."""
-    console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
-    if not console.is_terminal:
-        console.width = 240
-    console.print(table(results))
+    out = console(stderr)
+    out.print(table(results))
     for line in notes(results):
-        console.print(line)
+        out.print(line)
     print_failures(results)
 
 
 def print_failures(results: Sequence[Result]) -> None:
     """The errors of jobs that failed, on stderr."""
-    console = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    out = console()
     for number, result in enumerate(results):
         if result["error"]:
-            console.print(f"job {number} failed: {result['error']}", style="red")
+            out.print(f"job {number} failed: {result['error']}", style="red")

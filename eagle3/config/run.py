@@ -4,18 +4,18 @@ import json
 import logging
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from eagle3.config import results
+from eagle3.config import ahead, results
 from eagle3.config.compose import FAULTS, Composed, compose, compose_dict, told
 from eagle3.config.flags import HydraFlags
 from eagle3.config.overrides import admit, forced, parse
@@ -35,7 +35,8 @@ def run(task: Task, flags: HydraFlags, overrides: Sequence[str], tell: Tell = re
     """Show what `flags` ask for, or run `task`; the exit code: 0 done, 1 a job of a sweep failed.
 
     `task` is importable and picklable, for launchers that start processes; `tell` gets a sweep's results, as the
-    jobs came. Raises ConfigError, and what the task of a single run raises.
+    jobs came. Raises ConfigError, of a sweep with the problems of all jobs before the first one starts, and what
+    the task of a single run raises.
     """
     name, texts = flags.config_name, list(overrides)
     try:
@@ -43,13 +44,10 @@ def run(task: Task, flags: HydraFlags, overrides: Sequence[str], tell: Tell = re
             return 0
         with session(flags.config_dir) as hydra:
             parsed, problems = parse(texts)
-            sweep = _sweeps(hydra, flags, texts)
-            problems += admit(loader_of(hydra), parsed, sweep=True)[1] if sweep else []
-            if sweep and problems:
-                raise ConfigError(problems)
-            if sweep:
-                texts = [forced(loader_of(hydra), override, everywhere=False) for override in parsed]
-                return _sweep(hydra, task, name, texts, tell)
+            if _sweeps(hydra, flags, texts):
+                kept, more = admit(loader_of(hydra), parsed, sweep=True)
+                texts = [forced(loader_of(hydra), override, everywhere=False) for override in kept]
+                return _sweep(hydra, task, name, texts, tell, [*problems, *more])
         compose(texts, config_dir=flags.config_dir, config_name=name)  # all problems, before any folder is made
         with session(flags.config_dir) as hydra:
             texts = [forced(loader_of(hydra), override, everywhere=False) for override in parsed]
@@ -115,11 +113,6 @@ def _placed(task: Task, composed: Composed) -> Outcome | float | None:
         raise ConfigError([composed.placed(problem) for problem in error.problems]) from error
 
 
-def _chosen(choices: Mapping[str, Any]) -> dict[str, str]:
-    """Who starts the jobs of a sweep, and who chooses their values."""
-    return {group: str(choices[group]) for group in ("hydra/launcher", "hydra/sweeper")}
-
-
 def _job(task: Task, index: Path, running: dict[str, str], cfg: DictConfig) -> float | None:
     """A sweep's job: leaves result.json in its folder, and a copy in `index`, whatever happens.
 
@@ -127,18 +120,21 @@ def _job(task: Task, index: Path, running: dict[str, str], cfg: DictConfig) -> f
     """
     job = HydraConfig.get()
     overrides = list(job.overrides.task)
-    outcome, failure = None, None
+    outcome, failure, load = None, None, dict[str, str]()
     try:
-        if late := [(group, name) for group, name in _chosen(job.runtime.choices).items() if name != running[group]]:
-            message = "comes too late in a file that is swept: choose it on the command line"
-            raise ConfigError([Problem(group, message, name) for group, name in late])
-        outcome = _placed(task, compose_dict(cfg, overrides))
+        if problems := list(ahead.late(running, job.runtime.choices)):  # where it was not judged ahead
+            raise ConfigError(problems)
+        composed = compose_dict(cfg, overrides)
+        load = results.load(composed.config)
+        outcome = _placed(task, composed)
     except Exception as error:  # the border of a job: the sweep goes on, the file says what happened
         failure = f"{type(error).__name__}: {error}"
         log.error(failure, exc_info=not isinstance(error, Eagle3Error))
     result = {
         "status": "failed" if failure else "done",
         "overrides": overrides,
+        "choices": {group: name for group, name in job.runtime.choices.items() if not group.startswith("hydra/")},
+        "load": load,
         **results.told(outcome),
         "error": failure,
     }
@@ -150,12 +146,18 @@ def _job(task: Task, index: Path, running: dict[str, str], cfg: DictConfig) -> f
     return outcome.value if isinstance(outcome, Outcome) else outcome
 
 
-def _sweep(hydra: Hydra, task: Task, config_name: str, overrides: list[str], tell: Tell) -> int:
+def _sweep(
+    hydra: Hydra, task: Task, config_name: str, overrides: list[str], tell: Tell, problems: Sequence[Problem]
+) -> int:
+    overrides = [*overrides, "hydra.mode=MULTIRUN"]
+    try:
+        whole = hydra.compose_config(config_name, overrides, RunMode.MULTIRUN, with_log_configuration=False)
+    except FAULTS as error:
+        raise ConfigError([*problems, Problem(config_name, told(error))]) from error
+    ahead.judge(loader_of(hydra), whole, problems)
     with tempfile.TemporaryDirectory(prefix="eagle3-sweep-") as folder:
         index, failed = Path(folder), False
-        overrides = [*overrides, "hydra.mode=MULTIRUN"]
-        whole = hydra.compose_config(config_name, overrides, RunMode.MULTIRUN, with_log_configuration=False)
-        running = _chosen(whole.hydra.runtime.choices)
+        running = ahead.chosen(whole.hydra.runtime.choices)
         try:
             with _folder("hydra.sweep.dir"), redirect_stderr(cast(TextIO, _Quiet(sys.stderr))):
                 hydra.multirun(config_name, partial(_job, task, index, running), overrides)

@@ -1,7 +1,7 @@
 """Hydra over the shipped `conf/` and `recipes/`, and the user's own folder before them."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -67,6 +67,16 @@ def _store() -> None:
     for path in sorted(shipped("recipes").glob("*.yaml")):
         recipe = OmegaConf.load(path)
         store.store(name=path.stem, group="recipe", package="_global_", node=recipe, provider=RECIPES)
+
+
+def folder_with(group: str, name: str) -> Path | None:
+    """The folder above, or one below, the user's (or the one we are in) that would bring the choice group=name."""
+    here = OwnFiles.folder or Path.cwd()
+    with suppress(OSError):
+        for folder in (here, here.parent, *sorted(here.iterdir())):
+            if (folder / group / f"{name}.yaml").is_file():
+                return folder
+    return None
 
 
 def loader_of(holder: Hydra | GlobalHydra) -> ConfigLoaderImpl:

@@ -45,6 +45,25 @@ def test_each_arm_warms_up_unscored_and_then_runs_the_same_prompts_in_turns(monk
     assert spec.acceptance.num_spec_steps == sum(sum(p.histogram) for p in spec.passes)
 
 
+def test_ctrl_c_leaves_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, head = random_pair(8)
+    arms = {"plain": engine(target), "spec": engine(target, (head, LAYERS), CHAIN)}
+    passes = iter([Pass(1.0, 1, 2, 1.0, [1.0], [1.0], [2, 0, 0, 0])] * 3)
+
+    def one_pass(*_: object) -> Pass:
+        try:
+            return next(passes)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(run, "one_pass", one_pass)
+    work = made_up(4, length=5, vocab=8)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        measure(arms, work, batch=2, output_len=6, repeats=2, tell=lambda _: None)
+    assert isinstance(stop.value, run.Stopped)
+    assert [(cell.arm, len(cell.passes)) for cell in stop.value.cells] == [("plain", 1)]
+
+
 def test_equal_prompts_are_known_by_their_hash() -> None:
     work = given([[1, 2], [3]])
     assert work.sha256 == given([(1, 2), (3,)], chat=True).sha256

@@ -53,6 +53,32 @@ def test_a_healthy_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(w.full_steps for w in found.windows) > 0
 
 
+def test_ctrl_c_ends_it_with_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = count(0, 0.002)
+    monkeypatch.setattr("eagle3.bench.soak.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    heard = count(1)
+
+    def tell(_: float) -> None:
+        if next(heard) == 60:
+            raise KeyboardInterrupt
+
+    found = soak(small(), 2.5, tell)
+    assert sum(w.steps for w in found.windows) == 60
+    assert found.stopped
+    assert found.pages_free == found.pages_total
+    assert found.windows[-1].aborted > 0
+    assert (found.pages, found.slots, found.failed) == (True, None, [])
+
+
+def test_ctrl_c_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(_: Traffic) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Traffic, "fill", stop)
+    with pytest.raises(KeyboardInterrupt):
+        soak(small(), 2.5, lambda _: None)
+
+
 def test_pages_that_do_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def release(self: Pages, owned: list[int]) -> None:
         self._free.extend(owned[1:])
@@ -144,6 +170,13 @@ def test_drift_is_told_and_not_judged() -> None:
 def test_slots_and_pages_at_the_end() -> None:
     assert judged(window(), slots_free=1).failed == ["slots"]
     assert judged(window(), pages_free=8).failed == ["pages"]
+
+
+def test_a_cut_window_is_not_judged() -> None:
+    grown = window(reserved=10 * SLACK["reserved"])
+    cut = Soak([window(), window(), window(), grown], [9], [0], 2, 0, stopped=True)
+    assert (cut.pages, cut.slots, cut.memory, cut.failed) == (True, None, True, [])
+    assert Soak([window()], [9], [0], 2, 0, stopped=True).pages is None
 
 
 def test_an_order_that_is_aborted_while_it_waits() -> None:

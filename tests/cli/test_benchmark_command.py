@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 import torch
 
+from eagle3.bench import run
 from eagle3.bench.kernels import Case, Timed
+from eagle3.bench.run import Pass
+from eagle3.bench.soak import Traffic
 from eagle3.cli import main
 from eagle3.cli.bench_modes import clock
+from eagle3.cli.benchmark import Options, task
+from eagle3.cli.report import Format
+from eagle3.errors import ConfigError
 from eagle3.kv.pages import Pages
 from eagle3.text.prompts import Prompt
+from helpers.changed import changed
 
 SMALL = ["conf=tiny", "runtime.device=cpu", "target.architecture.num_hidden_layers=2", "spec.layers_to_capture=[0,1]"]
 SHORT = ["bench.prompt_len=8", "bench.output_len=12", "bench.repeats=1", "runtime.max_seq_len=64"]
@@ -72,6 +79,15 @@ def test_prompts_of_a_set(monkeypatch: pytest.MonkeyPatch, capsys: Capture, tmp_
     assert "bench.prompts" in capsys.readouterr().err
 
 
+def test_prompts_that_cannot_be_are_told_before_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eagle3.build.engine.build_arms", lambda *_: pytest.fail("nothing must be loaded"))
+    prompts = (Prompt(ids=(1, 256), origin="p.jsonl:1"), Prompt(text="a", origin="p.jsonl:2"))
+    with pytest.raises(ConfigError) as raised:
+        task(Options(prompts, Format.json), changed((*SMALL, *SHORT)))
+    assert [problem.origin for problem in raised.value.problems] == ["p.jsonl:1", "p.jsonl:2"]
+    assert "no tokenizer" in raised.value.problems[1].message
+
+
 def test_tables(capsys: Capture) -> None:
     assert main(["benchmark", *SMALL, *SHORT, "--profile"]) == 0
     out = capsys.readouterr().out
@@ -89,6 +105,21 @@ def test_a_trace_that_cannot_be_written(wrong: list[str], capsys: Capture, tmp_p
     assert main(["benchmark", *SMALL, *SHORT, *wrong]) == 2
     assert "--trace" in capsys.readouterr().err
     assert not list(tmp_path.iterdir()), "told before anything ran"
+
+
+def test_a_stop_leaves_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    passes = iter([run.one_pass] * 3)  # two arms unscored, one scored
+
+    def cut(*given: Any) -> Pass:
+        if (one := next(passes, None)) is None:
+            raise KeyboardInterrupt
+        return one(*given)
+
+    monkeypatch.setattr(run, "one_pass", cut)
+    assert main(["benchmark", *SMALL, *SHORT, "--json"]) == 130
+    record = json.loads(capsys.readouterr().out)
+    assert record["stopped_early"] is True
+    assert [(c["arm"], c["passes"]) for c in record["cells"]] == [("plain", 1)]
 
 
 SIZES = ["runtime.max_seq_len=64", "runtime.max_batch_size=2", "bench.output_len=8"]
@@ -110,13 +141,27 @@ def test_soak(capsys: Capture) -> None:
 
 
 def test_soak_table_of_plain_decoding(capsys: Capture) -> None:
-    assert (
-        main(["benchmark", "target=tiny", "draft=none", "spec=none", "runtime.device=cpu", *SIZES, "--soak", "0.01"])
-        == 0
-    )
+    plain = ["target=tiny", "draft=none", "spec=none", "runtime.device=cpu"]
+    assert main(["benchmark", "-m", *plain, *SIZES, "--soak", "0.01"]) == 0
     out = capsys.readouterr().out
+    assert out.startswith("job 0: target=tiny draft=none")
     for words in ("mixed load", "pages ok", "slots ok", "memory ", "drift ", "full step ms", "resident MiB"):
         assert words in out
+
+
+def test_soak_that_is_stopped(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    step = Traffic.step
+
+    def third(traffic: Traffic) -> None:
+        if traffic.steps == 2:
+            raise KeyboardInterrupt
+        step(traffic)
+
+    monkeypatch.setattr(Traffic, "step", third)
+    assert main([*SOAK, "--soak", "1", "--json"]) == 130
+    record = json.loads(capsys.readouterr().out)
+    assert record["stopped_early"] is True
+    assert ([w["steps"] for w in record["soak"]["windows"]], record["soak"]["pages"]) == ([2], None)
 
 
 def test_soak_that_leaks_a_page(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

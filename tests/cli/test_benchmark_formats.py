@@ -104,12 +104,12 @@ def test_formats_that_are_refused(words: list[str], wrong: str, capsys: Capture)
 
 
 def test_a_sweep_prints_one_table_of_its_jobs(capsys: Capture) -> None:
-    assert main(["benchmark", "-m", *TINY, *SHORT, "spec.max_draft_len=2,0", "--format", "csv"]) == 1
+    assert main(["benchmark", "-m", *TINY, *SHORT, "bench.prompt_len=4,100", "--format", "csv"]) == 1
     out, err = capsys.readouterr()
     found = read(out)
-    assert [(row["job"], row["spec.max_draft_len"], row["status"]) for row in found] == [
-        ("0", "2", "done"),
-        ("1", "0", "failed"),
+    assert [(row["job"], row["bench.prompt_len"], row["status"]) for row in found] == [
+        ("0", "4", "done"),
+        ("1", "100", "failed"),
     ]
     told = json.loads(Path("jobs/0/result.json").read_text())
     assert list(told["numbers"]) == [

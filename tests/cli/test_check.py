@@ -15,6 +15,7 @@ from eagle3.config.flags import HydraFlags
 from eagle3.config.units import size
 from eagle3.errors import WeightError
 from helpers.cycle_files import write_cycle
+from helpers.damage import say
 
 FAULTS = ["spec=forest", "kv.tokens_per_block=33", "+runtime.foo=3", "target.dtype=f3", "sampling.sede=3"]
 
@@ -242,6 +243,12 @@ def test_what_files_tell_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
     err = capsys.readouterr().err
     assert "2 problems in the configuration" in err
     assert "another tokenizer?" in err
+
+    say(draft_vocab_size=16)(tmp_path / "head")
+    assert main(["check", *pair, f"target.checkpoint={tmp_path / 'lost'}"]) == 2
+    err = capsys.readouterr().err
+    for words in ("draft_vocab_size is 16, but", "not judged: the head against the target", "no such folder on this"):
+        assert words in err
 
 
 def test_sizes_have_units() -> None:

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from eagle3.cli import main
+from eagle3.cli.generate import Options, task
+from eagle3.errors import ConfigError
+from eagle3.text.prompts import Prompt
 from eagle3.text.tokenizer import Tokenizer
+from helpers.changed import changed
 from helpers.checkpoints import write_target
 
 Capture = pytest.CaptureFixture[str]
@@ -168,6 +172,17 @@ def test_every_fault_of_a_file_is_told_with_its_line_before_the_build(
     assert "  bad.jsonl:2  top_k wants an integer" in err
 
 
+def test_folders_and_prompts_are_told_at_once(tmp_path: Path) -> None:
+    lost = [str(tmp_path / "no-target"), str(tmp_path / "no-head")]
+    plain = ("conf=base", "target.checkpoint=t", "draft=eagle3", "draft.checkpoint=h", "spec=chain")
+    made = changed((*plain, "spec.max_draft_len=3"), target__checkpoint=lost[0], draft__checkpoint=lost[1])
+    options = Options((Prompt(ids=(1,), sampling={"top_p": 7}),), None, False, False, False, False)
+    with pytest.raises(ConfigError) as raised:
+        task(options, made)
+    told = [(problem.key, problem.value) for problem in raised.value.problems]
+    assert told == [("target.checkpoint", lost[0]), ("draft.checkpoint", lost[1]), ("top_p", 7)]
+
+
 @pytest.mark.parametrize("files", [True, False])
 def test_text_without_a_tokenizer_is_told_before_the_build(
     bare: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch, files: bool
@@ -234,12 +249,14 @@ def test_facts_that_the_checkpoint_contradicts_are_an_error(target: str, capsys:
 
 
 def test_a_sweep_reports_tokens_a_second_and_a_failing_cell(target: str, capsys: Capture, tmp_path: Path) -> None:
-    words = ["--prompt-ids", "3,4", "-m", "sampling.temperature=0,-1", "kv.tokens_per_block=4,16"]
+    words = ["--prompt-ids", "3,4", "-m", "runtime.max_seq_len=100,2", "kv.tokens_per_block=4,16"]
     assert run(target, *words) == 1
     results = [json.loads(p.read_text()) for p in sorted(tmp_path.rglob("result.json"))]
     assert sorted(r["status"] for r in results) == ["done", "done", "failed", "failed"]
     assert all(r["value"] > 0 for r in results if r["status"] == "done")
-    assert "temperature" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert "max_seq_len" in err
+    assert [line[:5] for line in out.splitlines() if line.startswith("job ")] == [f"job {i}" for i in range(4)]
 
 
 @pytest.mark.usefixtures("new_workers")

@@ -41,3 +41,4 @@ def test_train(tmp_path: Path, capsys: Capture) -> None:
     for told, printed in zip(results(), map(json.loads, capsys.readouterr().out.splitlines()), strict=True):
         assert told["numbers"] == {"tau": printed["tau"], "loss": printed["loss"][0]}
         assert told["value"] == printed["tau"]
+        assert told["overrides"] == printed["overrides"]

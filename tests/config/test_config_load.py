@@ -90,6 +90,15 @@ def test_five_faults_in_five_sections_are_all_told() -> None:
     assert "cannot be read" in found["sampling.seed"].message
 
 
+@pytest.mark.parametrize("given", ["mine/conf", "."], ids=["too deep", "too high"])
+def test_a_folder_of_ones_own_that_is_one_level_off(tmp_path: Path, given: str) -> None:
+    (tmp_path / "mine" / "conf").mkdir(parents=True)
+    (tmp_path / "mine" / "conf" / "own.yaml").write_text("")
+
+    with pytest.raises(ConfigError, match=f"--config-dir {tmp_path / 'mine'} would bring it"):
+        compose(["conf=own"], config_dir=tmp_path / given)
+
+
 @pytest.mark.parametrize(
     ("override", "key", "message"),
     [

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sweep_task
 
+from eagle3.config.ahead import blamed
 from eagle3.config.load import Composed, HydraFlags, run
 from eagle3.errors import ConfigError, Problem, WeightError
 
@@ -72,7 +73,7 @@ def test_an_error_of_ours_comes_out_of_a_single_run_as_it_is(capsys: pytest.Capt
 @pytest.mark.usefixtures("new_workers")
 @pytest.mark.parametrize("extra", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]], ids=["basic", "joblib"])
 def test_a_sweep_goes_on_past_failing_cells(extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    code = run(sweep_task.page, SWEEP, ["kv.tokens_per_block=8,16,33", *extra])
+    code = run(sweep_task.page, SWEEP, ["kv.tokens_per_block=8,16,128", *extra])
 
     found = results()
     assert code == 1
@@ -82,15 +83,15 @@ def test_a_sweep_goes_on_past_failing_cells(extra: list[str], capsys: pytest.Cap
     assert found["1"]["numbers"] == {}
     assert found["1"]["overrides"] == ["kv.tokens_per_block=16"]
     assert found["1"]["error"] == "ValueError: sixteen is not liked here"
-    assert found["2"]["error"].startswith("ConfigError: kv.tokens_per_block: must be a power of two")
-    assert "(override kv.tokens_per_block=33)" in found["2"]["error"]
+    assert found["2"]["error"].startswith("ConfigError: kv.tokens_per_block: does not fit")
+    assert "(override kv.tokens_per_block=128)" in found["2"]["error"]
     out, err = capsys.readouterr()
     assert out == ""
     lines = [line.replace("│", "").split() for line in err.splitlines() if line.startswith("│")]
     assert [line[:5] for line in lines] == [
         ["0", "8", "8.0", "2.00", "done"],
         ["1", "16", "–", "–", "failed"],
-        ["2", "33", "–", "–", "failed"],
+        ["2", "128", "–", "–", "failed"],
     ]
     assert "job 1 failed: ValueError: sixteen is not liked here" in err
     assert "job 2 failed: ConfigError" in err
@@ -98,9 +99,36 @@ def test_a_sweep_goes_on_past_failing_cells(extra: list[str], capsys: pytest.Cap
 
 
 def test_a_sweep_without_failures_ends_with_0() -> None:
-    assert run(sweep_task.page, SWEEP, ["kv.tokens_per_block=8,32"]) == 0
+    own = "train.out=${hydra:runtime.output_dir}/${hydra:job.num}"  # known when jobs are judged ahead too
+
+    assert run(sweep_task.page, SWEEP, ["conf=tiny", "bench.output_len=7", "kv.tokens_per_block=8,32", own]) == 0
 
     assert sorted(r["value"] for r in results().values()) == [8.0, 32.0]
+    assert {r["load"]["bench.output_len"] for r in results().values()} == {"7"}
+    assert {r["choices"]["target"] for r in results().values()} == {"tiny"}
+
+
+def test_all_jobs_are_judged_before_the_first_one_starts() -> None:
+    texts = ["conf=tiny", "kv.tokens_per_block=8,33", "spec.max_draft_len=4,2", "sampling.sead=1"]
+
+    with pytest.raises(ConfigError) as caught:
+        run(sweep_task.page, SWEEP, texts)
+
+    assert [(problem.key, problem.origin) for problem in caught.value.problems] == [
+        ("sampling.sead", "override sampling.sead=1"),
+        ("spec.max_total_draft_tokens", "conf/conf/tiny.yaml, with spec.max_draft_len=2"),
+        ("kv.tokens_per_block", "override kv.tokens_per_block=33"),
+    ]
+    assert not Path("multirun").exists()
+
+
+def test_a_problem_is_told_with_the_overrides_that_its_jobs_alone_have() -> None:
+    jobs = [["s=0", f"a={a}", f"b={b}"] for a in (1, 2) for b in (1, 2)]
+    origins = {(0, 1, 2, 3): None, (2, 3): "the defaults, with a=2", (3,): "the defaults, with a=2 b=2",
+               (1, 2, 3): "the defaults, with a=1 b=2"}  # fmt: skip
+    assert {numbers: blamed(Problem("k", "m"), numbers, jobs).origin for numbers in origins} == origins
+    own = Problem("a", "m", 2, "override a=2")
+    assert blamed(own, (2, 3), jobs) == own
 
 
 @pytest.mark.usefixtures("new_workers")
@@ -148,14 +176,20 @@ def test_a_sweep_in_a_recipe_of_the_users(tmp_path: Path) -> None:
     assert sorted(r["value"] for r in results().values()) == [2.0, 4.0]
 
 
-def test_a_swept_file_cannot_choose_the_launcher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_swept_file_cannot_choose_the_launcher(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "own" / "conf").mkdir(parents=True)
     (tmp_path / "own" / "conf" / "mine.yaml").write_text(
         "# @package _global_\ndefaults:\n  - smollm2\n  - override /hydra/launcher: joblib\n  - _self_\n"
     )
     own = HydraFlags(multirun=True, config_dir=tmp_path / "own")
 
-    assert run(sweep_task.page, own, ["conf=mine,smollm2"]) == 1
+    with pytest.raises(ConfigError, match="comes too late in a file that is swept"):
+        run(sweep_task.page, own, ["conf=mine,smollm2"])
+    assert results() == {}
+    monkeypatch.setattr("eagle3.config.ahead.MOST", 1)
+    assert run(sweep_task.page, own, ["conf=mine,smollm2"]) == 1, "too many to judge ahead"
     assert [found["status"] for _, found in sorted(results().items())] == ["failed", "done"]
     assert "hydra/launcher: comes too late in a file that is swept" in capsys.readouterr().err
     here = f"hydra.sweep.dir={tmp_path / 'chosen'}"

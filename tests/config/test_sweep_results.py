@@ -2,14 +2,15 @@
 
 import pytest
 
-from eagle3.config.results import Outcome, Result, best, notes, print_table, rows, swept, table, told
+from eagle3.config.results import Outcome, Result, best, differing, notes, print_table, rows, swept, table, told
 
 MEASURED = {"output_throughput": 80.0, "speedup": 2.0, "tau": 3.0, "step_ms": 9.5}
 
 
 def job(overrides: str, outcome: Outcome | float | None, error: str | None = None) -> Result:
     status = "failed" if error else "done"
-    return {"status": status, "overrides": overrides.split(), **told(outcome), "error": error, "folder": "x"}
+    made_of = {"overrides": overrides.split(), "choices": {}, "load": {}}
+    return {"status": status, **made_of, **told(outcome), "error": error, "folder": "x"}
 
 
 SWEEP = [
@@ -69,11 +70,30 @@ def test_the_best_is_one_of_those_that_can_be_compared() -> None:
     assert best([rate("a=1", 5.0, None), rate("a=2", 7.0, None)]) == {1}, "plain decoding alone"
 
 
-@pytest.mark.parametrize("load", ["bench.batch_sizes=[{}]", "bench={}", "sampling.max_new_tokens={}"])
-def test_each_load_has_a_best_of_its_own(load: str) -> None:
-    speeds = {("1", "1"): 5.0, ("2", "1"): 4.0, ("1", "8"): 30.0, ("2", "8"): 32.0}
-    assert best([rate(f"a={a} {load.format(b)}", value) for (a, b), value in speeds.items()]) == {0, 3}
-    assert best([rate(f"{load.format(b)}", float(b)) for b in (1, 8)]) == set()
+def test_each_load_has_a_best_of_its_own() -> None:
+    speeds = {("1", "[1]"): 5.0, ("2", "[1]"): 4.0, ("1", "[8]"): 30.0, ("2", "[8]"): 32.0}
+    found = [rate(f"a={a}", value) | {"load": {"bench.batch_sizes": b}} for (a, b), value in speeds.items()]
+    assert best(found) == {0, 3}
+    assert best(found[1:3]) == set()
+
+
+def test_what_a_swept_file_brought_is_shown_where_it_differs() -> None:
+    def brought(conf: str, spec: str, lens: str, **choices: str | None) -> Result:
+        load = {"bench.output_len": lens, "bench.repeats": "3"}
+        return job(f"conf={conf}", 1.0) | {"choices": {"conf": conf, "spec": spec, **choices}, "load": load}
+
+    jobs = [brought("a", "tree", "64", target="a"), brought("b", "tree", "8", target="b"), brought("c", "chain", "64")]
+    failed = job("conf=d", None, "lost")
+    assert differing([*jobs, failed]) == {
+        "conf": ["a", "b", "c", "d"],
+        "spec": ["tree", "tree", "chain", None],
+        "target": ["a", "b", None, None],
+        "bench.output_len": ["64", "8", "64", None],
+    }
+    assert differing(jobs[:2]) == {"conf": ["a", "b"], "bench.output_len": ["64", "8"]}, "the target is as the engine"
+    assert differing([one | {"overrides": [f"bench={i}"]} for i, one in enumerate(jobs[:2])]) == {
+        "bench": ["0", "1"], "conf": ["a", "b"]
+    }  # fmt: skip
 
 
 def test_the_best_says_by_what() -> None:
