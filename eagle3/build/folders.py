@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from eagle3.config.files import HUB, PYPI
 from eagle3.config.schema import DecodingType, EngineConfig, LoadFormat, TargetConfig
 from eagle3.errors import Problem
-from eagle3.models.checkpoint import HUB, KINDS, PYPI, resolve
+from eagle3.models.checkpoint import WANTED, resolve
 from eagle3.models.faults import Faults
 from eagle3.models.located import located
 
@@ -24,7 +25,7 @@ class Folders:
     @property
     def lost(self) -> tuple[Problem, ...]:
         """What no run can go on with, whatever can be fetched."""
-        return (*self.problems, *(replace(p, message=f"no such folder; {KINDS}") for p in self.warnings))
+        return (*self.problems, *(replace(p, message=f"no such folder; {WANTED}") for p in self.warnings))
 
 
 def made_up(target: TargetConfig) -> bool:

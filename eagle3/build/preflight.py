@@ -14,6 +14,7 @@ from eagle3.build.preflight_facts import rules_again, with_facts
 from eagle3.build.preflight_memory import memory_fit
 from eagle3.build.preflight_text import compare_tokenizers
 from eagle3.build.target import check_inline
+from eagle3.config.facts import longest_request
 from eagle3.config.load import Composed
 from eagle3.config.schema import EngineConfig
 from eagle3.errors import ConfigError, Problem
@@ -44,7 +45,7 @@ def preflight(composed: Composed, folders: Folders) -> Preflight:
     target = for_target.attempt(lambda: _target(cfg, folders.target, for_target, report), None)
     look = None
     if folders.head is not None and not _unread(folders.head, report):
-        longest = cfg.runtime.max_seq_len or (target.max_positions if target else None)
+        longest = longest_request(cfg.runtime, target.max_positions if target else None)
         look = look_at_head(folders.head, target, cfg.draft, cfg.spec.layers_to_capture, longest, for_head)
     if look is not None:
         report += _of_head(look, target.layers if target else None)
@@ -91,7 +92,7 @@ def _target(cfg: EngineConfig, folder: Path | None, faults: Faults, report: list
     facts = ModelFacts.from_hf(folder)
     faults.sound(lambda: check_inline(cfg.target, facts))
     if not _unread(folder, report):
-        look_at_target(folder, facts, cfg.runtime.max_seq_len or facts.max_positions, faults)
+        look_at_target(folder, facts, longest_request(cfg.runtime, facts.max_positions), faults)
     return facts
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from eagle3.config import rules
+from eagle3.config.facts import longest_request
 from eagle3.config.schema import Architecture, DecodingType, EngineConfig
 from eagle3.errors import Problem
 from eagle3.models.decoder import ModelFacts
@@ -21,7 +22,7 @@ def with_facts(cfg: EngineConfig, target: ModelFacts | None, head: HeadLook | No
         of_head = _of_head(head.facts)
     if head is not None and head.choice is not None:
         spec = replace(spec, layers_to_capture=list(head.choice.outputs))
-    longest = run.max_seq_len or (None if target is None else target.max_positions)
+    longest = longest_request(run, None if target is None else target.max_positions)
     return replace(
         cfg,
         target=replace(cfg.target, architecture=of_target),

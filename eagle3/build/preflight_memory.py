@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from eagle3.config.facts import Facts
+from eagle3.config.facts import Facts, longest_request
 from eagle3.config.schema import EngineConfig
 from eagle3.config.shape import DraftShape
 from eagle3.config.sizes import head_dim, kv_bytes_per_token, memory_sum
@@ -22,7 +22,7 @@ def memory_fit(cfg: EngineConfig, shape: DraftShape, memory: int, *, sure: bool 
     rows = [row for row in memory_sum(cfg, shape) if not row[0].startswith("KV of ")]
     weights = sum(count for name, count in rows if " weights" in name)
     fixed, tokens = sum(count for _, count in rows), cfg.kv.max_tokens
-    longest = cfg.runtime.max_seq_len or target.max_position_embeddings
+    longest = longest_request(cfg.runtime, target.max_position_embeddings)
     least, share = shape.entries(longest), cfg.kv.free_gpu_memory_fraction
     room = max(0, int((memory - fixed) * (share if tokens is None else 1))) // per_token
     taken = f"weights, logits and captures take {size(fixed)} of {size(memory)}"

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from eagle3.build.folders import made_up
+from eagle3.config.facts import longest_request
 from eagle3.config.files import read_json
 from eagle3.config.schema import DType, EngineConfig, LoadFormat, TargetConfig
 from eagle3.config.shape import DraftShape
@@ -70,7 +71,7 @@ def engine_limits(cfg: EngineConfig, facts: ModelFacts) -> Limits:
     runtime = cfg.runtime
     return Limits(
         max_batch_size=runtime.max_batch_size,
-        max_seq_len=runtime.max_seq_len or facts.max_positions,
+        max_seq_len=longest_request(runtime, facts.max_positions),
         max_num_tokens=runtime.max_num_tokens,
         prompt_chunk=runtime.prompt_chunk or runtime.max_num_tokens,
     )

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 
 import typer
 
-from eagle3.cli.report import console
+from eagle3.config.terminal import console
 from eagle3.engine.engine import Event, Result
 from eagle3.engine.rescore import Rescore
 from eagle3.engine.stats import SpecMetrics

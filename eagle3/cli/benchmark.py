@@ -79,7 +79,8 @@ def benchmark(
 
     --json is --format json. In csv a row is an arm at a batch size. With -m csv and markdown print one table of all jobs, own
     arm and first batch size of each, and the jobs' own tables go to stderr; with --json each job prints its record. The best
-    is marked among jobs of equal bench.… settings, where acceptance is valid and plain decoding is not faster.
+    is marked among jobs of equal bench.… and sampling.max_new_tokens, where acceptance is valid and plain decoding is
+    not faster.
 
     Examples:
 
@@ -129,8 +130,9 @@ def chosen(given: Format | None, json_: bool) -> Format:
 
 def print_sweep(format_: Format, results: "Sequence[Result]") -> None:
     """A sweep's results on stdout; where that holds the jobs' own JSON, as a table on stderr."""
-    from eagle3.cli.report import as_csv, as_markdown, console
+    from eagle3.cli.report import as_csv, as_markdown
     from eagle3.config.results import notes, print_failures, print_table, rows, table
+    from eagle3.config.terminal import console
 
     if format_ not in (Format.csv, Format.markdown):
         print_table(results, stderr=format_ is Format.json)
@@ -161,18 +163,21 @@ def task(options: Options, composed: "Composed") -> "Outcome":
     from eagle3.bench.report import outcome, record
     from eagle3.build.engine import build_arms
     from eagle3.cli.prompts import faults_before
-    from eagle3.cli.report import console, loading, print_problems
+    from eagle3.cli.report import loading, print_problems
     from eagle3.config.rules_engine import bench_fits
+    from eagle3.config.terminal import console
     from eagle3.text.sets import read_set
 
     print_problems(composed.warnings, "yellow")
     bench = composed.config.bench
-    if options.prompts and bench.prompts:
-        message = "names prompts, and so does --prompt-file: leave one out"
-        raise ConfigError([Problem("bench.prompts", message, bench.prompts)])
     prompts = options.prompts or (read_set(bench.prompts) if bench.prompts else ())
     problems = faults_before(composed.config, prompts)
-    if problems := problems + ([] if prompts else list(bench_fits(composed.config, bench.prompt_len))):
+    if options.prompts and bench.prompts:
+        message = "names prompts, and so does --prompt-file: leave one out"
+        problems.append(Problem("bench.prompts", message, bench.prompts))
+    if not prompts:
+        problems += bench_fits(composed.config, bench.prompt_len)
+    if problems:
         raise ConfigError(problems)
     with loading("weights") as progress:
         arms = build_arms(composed, progress)
@@ -197,7 +202,7 @@ def measured(
     """The cells of all batch sizes; by Ctrl-C those measured so far, and True. It goes on where there is none."""
     from eagle3.bench.profile import profile
     from eagle3.bench.run import Stopped, measure
-    from eagle3.cli.report import console
+    from eagle3.config.terminal import console
     from eagle3.engine.warmup import tune
 
     cells: list[Cell] = []
@@ -225,8 +230,9 @@ def print_record(options: Options, done: dict[str, Any]) -> None:
     """A run's record on stdout; a sweep's job leaves it to the one table in csv and markdown."""
     from eagle3.bench.flat import flat
     from eagle3.bench.report import profile_table, table
-    from eagle3.cli.report import as_csv, as_markdown, console
+    from eagle3.cli.report import as_csv, as_markdown
     from eagle3.config.run import heading
+    from eagle3.config.terminal import console
 
     job = heading()
     apart = job is not None and options.format in (Format.csv, Format.markdown)

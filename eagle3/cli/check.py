@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eagle3.cli.options import Json, no_multirun, takes_overrides
-from eagle3.cli.report import as_dict, console, print_problems
+from eagle3.cli.report import as_dict, print_problems
 from eagle3.config.flags import HydraFlags
+from eagle3.config.terminal import console
 from eagle3.config.units import parsed, size
 from eagle3.errors import ConfigError, Problem
 
@@ -67,13 +68,13 @@ def _verdict(name: str, overrides: Sequence[str], flags: HydraFlags, memory: int
         composed = compose(overrides, config_dir=flags.config_dir, config_name=flags.config_name)
     except ConfigError as error:
         return Verdict(name, error.problems, None)
-    outcome = Verdict(name, (), composed, composed.warnings)
+    verdict = Verdict(name, (), composed, composed.warnings)
     if files:
-        outcome = _with_files(outcome, composed)
-    return outcome if memory is None else _with_memory(outcome, composed, memory)
+        verdict = _with_files(verdict, composed)
+    return verdict if memory is None else _with_memory(verdict, composed, memory)
 
 
-def _with_files(outcome: Verdict, composed: "Composed") -> Verdict:
+def _with_files(verdict: Verdict, composed: "Composed") -> Verdict:
     """With what the files tell that are here; nothing heavy is imported where none is."""
     from eagle3.build.folders import at_hand
 
@@ -81,22 +82,22 @@ def _with_files(outcome: Verdict, composed: "Composed") -> Verdict:
     if folders.target is None and folders.head is None:
         report = tuple(("not here", name) for name in folders.absent)
         problems, warnings = (tuple(map(composed.placed, found)) for found in (folders.problems, folders.warnings))
-        return replace(outcome, problems=problems, warnings=(*outcome.warnings, *warnings), report=report)
+        return replace(verdict, problems=problems, warnings=(*verdict.warnings, *warnings), report=report)
     from eagle3.build.preflight import preflight
 
     found = preflight(composed, folders)
     notes = (composed.placed(Problem("draft.checkpoint", note, str(folders.head))) for note in found.notes)
-    warnings = (*outcome.warnings, *found.warnings, *notes)
-    return replace(outcome, problems=found.problems, warnings=warnings, config=found.config, report=found.report)
+    warnings = (*verdict.warnings, *found.warnings, *notes)
+    return replace(verdict, problems=found.problems, warnings=warnings, config=found.config, report=found.report)
 
 
-def _with_memory(outcome: Verdict, composed: "Composed", memory: int) -> Verdict:
+def _with_memory(verdict: Verdict, composed: "Composed", memory: int) -> Verdict:
     """With what fits in so many bytes of a GPU."""
     from eagle3.build.preflight_memory import memory_fit
 
-    problems, fits = memory_fit(outcome.config or composed.config, composed.shape, memory)
-    told = (*outcome.problems, *map(composed.placed, problems))
-    return replace(outcome, problems=told, report=(*outcome.report, ("GPU", fits)))
+    problems, fits = memory_fit(verdict.config or composed.config, composed.shape, memory)
+    told = (*verdict.problems, *map(composed.placed, problems))
+    return replace(verdict, problems=told, report=(*verdict.report, ("GPU", fits)))
 
 
 def _all(flags: HydraFlags, overrides: Sequence[str], memory: int | None) -> list[Verdict]:
@@ -115,33 +116,34 @@ def _all(flags: HydraFlags, overrides: Sequence[str], memory: int | None) -> lis
     ]
 
 
-def _print_text(outcome: Verdict, brief: bool) -> None:
-    out, told = console(stderr=False), outcome.as_dict()
-    if outcome.problems:
-        count = len(outcome.problems)
-        console().print(f"✗ {outcome.name}: {count} problem{'s' if count > 1 else ''}", style="bold red")
-        print_problems(outcome.problems, "red")
-        for words in (words for what, words in outcome.report if what == "not judged"):
-            console().print(f"not judged: {words}")
+def _print_text(verdict: Verdict, brief: bool) -> None:
+    out, told = console(stderr=False), verdict.as_dict()
+    if verdict.problems:
+        count = len(verdict.problems)
+        console().print(f"✗ {verdict.name}: {count} problem{'s' if count > 1 else ''}", style="bold red")
+        print_problems(verdict.problems, "red")
+        for what, words in verdict.report:
+            if what == "not judged":
+                console().print(f"{what}: {words}")
     else:
         missing = f", not runnable yet: {'; '.join(told['not_runnable'])}" if told["not_runnable"] else ""
-        out.print(f"✓ {outcome.name}{missing}", style="yellow" if missing else "green")
-    if outcome.warnings:
+        out.print(f"✓ {verdict.name}{missing}", style="yellow" if missing else "green")
+    if verdict.warnings:
         console().print("warnings", style="bold yellow")
-        print_problems(outcome.warnings, "yellow")
-    if not brief and not outcome.problems:
-        _print_sizes(outcome, told)
+        print_problems(verdict.warnings, "yellow")
+    if not brief and not verdict.problems:
+        _print_sizes(verdict, told)
 
 
-def _print_sizes(outcome: Verdict, told: dict[str, Any]) -> None:
+def _print_sizes(verdict: Verdict, told: dict[str, Any]) -> None:
     """The shape, what the files tell and what takes memory, of a configuration that is `told` as a dict."""
     out = console(stderr=False)
     shape, memory = told["shape"], told["memory_bytes"]
     meanings = ("drafts deep", "wide", "rows a request", "entries kept free")
     numbers = zip(shape.items(), meanings, strict=True)
     out.print("  shape   " + ", ".join(f"{letter} {number} {what}" for (letter, number), what in numbers))
-    for what, words in outcome.report:
-        out.print(f"  {what:{max(map(len, dict(outcome.report)))}}  {words}")
+    for what, words in verdict.report:
+        out.print(f"  {what:{max(map(len, dict(verdict.report)))}}  {words}")
     if memory:
         out.print(f"  memory  {size(sum(memory.values()))} without the page pool:")
         for name, count in memory.items():
@@ -155,14 +157,12 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _print_github(outcome: Verdict) -> None:
-    levels = [("error", outcome.problems)]
-    levels.append(("warning", outcome.warnings))
-    for level, problems in levels:
+def _print_github(verdict: Verdict) -> None:
+    for level, problems in (("error", verdict.problems), ("warning", verdict.warnings)):
         for problem in problems:
             origin = problem.origin or ""
             file = f"file={origin}," if origin.endswith(".yaml") and not origin.startswith("override") else ""
-            text = _escaped(f"{outcome.name}: {problem}")
+            text = _escaped(f"{verdict.name}: {problem}")
             typer.echo(f"::{level} {file}title={problem.key}::{text}")
 
 
@@ -201,14 +201,14 @@ def check(
     memory = None if gpu_memory is None else parsed(gpu_memory)
     if memory == 0:
         raise typer.BadParameter(f"--gpu-memory must be a size such as 80GiB or 80GB, not {gpu_memory!r}")
-    outcomes = _all(flags, overrides, memory) if all_ else [_verdict(name, overrides, flags, memory, files=True)]
-    failed = any(outcome.problems for outcome in outcomes)
+    verdicts = _all(flags, overrides, memory) if all_ else [_verdict(name, overrides, flags, memory, files=True)]
+    failed = any(verdict.problems for verdict in verdicts)
     if json_ or format_ is Output.json:
-        told = {"ok": not failed, "configs": [outcome.as_dict() for outcome in outcomes]}
+        told = {"ok": not failed, "configs": [verdict.as_dict() for verdict in verdicts]}
         typer.echo(json.dumps(told, indent=2, default=str))
-    for outcome in () if json_ or format_ is Output.json else outcomes:
+    for verdict in () if json_ or format_ is Output.json else verdicts:
         if format_ is Output.github:
-            _print_github(outcome)
+            _print_github(verdict)
         else:
-            _print_text(outcome, brief=all_)
+            _print_text(verdict, brief=all_)
     return 2 if failed else 0

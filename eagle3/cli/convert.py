@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from eagle3.cli.options import Json, no_multirun, takes_overrides
-from eagle3.cli.report import console, print_problems
+from eagle3.cli.report import print_problems
 from eagle3.config.flags import HydraFlags
+from eagle3.config.terminal import console
 
 
 class To(StrEnum):

@@ -7,7 +7,7 @@ from importlib import metadata
 import typer
 
 from eagle3.cli.options import Json
-from eagle3.cli.report import console
+from eagle3.config.terminal import console
 
 PACKAGES = ("torch", "triton", "transformers", "safetensors", "hydra-core", "omegaconf", "typer")
 

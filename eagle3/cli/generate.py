@@ -134,9 +134,9 @@ def task(options: Options, composed: "Composed") -> "Outcome":
             answers.end(result)
         raise
     finally:
-        answers.close(engine.stats())
+        spec = engine.stats()
+        answers.close(spec)
     if answers.refused:
         raise RunError(f"{answers.refused} of {len(prompts)} prompts were refused")
-    spec = engine.stats()
     numbers = {"output_throughput": answers.rate, "tau": spec.mean_acceptance_length if spec else None}
     return Outcome(answers.rate, numbers, acceptance_valid=spec is None or spec.acceptance_valid)

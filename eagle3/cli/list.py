@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from eagle3.cli.options import Json
-from eagle3.cli.report import console
+from eagle3.config.terminal import console
 
 TITLES = {"conf": "engines", "recipe": "recipes"}
 

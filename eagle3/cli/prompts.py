@@ -62,12 +62,12 @@ def scanned_prompts(
 
 def faults_before(cfg: "EngineConfig", prompts: Sequence[Prompt]) -> list[Problem]:
     """What is known to be wrong with folders and prompts, each with its place, before anything is loaded or fetched."""
-    from eagle3.build.folders import at_hand
+    from eagle3.build.folders import at_hand, made_up
     from eagle3.build.target import facts_in
     from eagle3.models.faults import Faults
 
     folders, sampling = at_hand(cfg), RequestSampling(cfg)
-    unknown = bool(folders.problems) or cfg.target.checkpoint in folders.absent
+    unknown = folders.target is None and not made_up(cfg.target)
     facts = None if unknown else Faults("target.checkpoint").attempt(lambda: facts_in(folders.target, cfg.target), None)
     texts = unknown or _has_tokenizer(folders.target)
     problems = list(folders.lost)

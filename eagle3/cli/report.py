@@ -14,19 +14,6 @@ from eagle3.errors import ConfigError, Eagle3Error, Problem
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = [
-    "Format",
-    "as_csv",
-    "as_dict",
-    "as_markdown",
-    "console",
-    "loading",
-    "print_error",
-    "print_heading",
-    "print_problems",
-    "seen",
-]
-
 
 class Format(StrEnum):
     """How results are printed."""

@@ -11,8 +11,8 @@ def support(json_: Json = False) -> None:
     """Print the support table: what is built, and which keys are refused until it is."""
     from rich.table import Table
 
-    from eagle3.cli.report import console
     from eagle3.config.support import FEATURES
+    from eagle3.config.terminal import console
 
     if json_:
         rows = [{"feature": f.name, "built": f.built, "keys": list(f.asks), "note": f.note} for f in FEATURES]

@@ -78,8 +78,9 @@ def tree(
       eagle3 tree conf=mine spec=tree spec.max_total_draft_tokens=16 --prompt-ids 1,2,3 --step 4 --json
     """
     from eagle3.cli.prompts import given_prompts
-    from eagle3.cli.report import console, loading, print_problems
+    from eagle3.cli.report import loading, print_problems
     from eagle3.config import load
+    from eagle3.config.terminal import console
 
     no_multirun(flags)
     if load.show(flags, overrides):

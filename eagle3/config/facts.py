@@ -1,8 +1,9 @@
 """What rules and sizes may rely on: the inline facts of both models, where they are complete."""
 
 from dataclasses import dataclass
+from typing import TypeVar
 
-from eagle3.config.schema import Architecture, DecodingType, EngineConfig
+from eagle3.config.schema import Architecture, DecodingType, EngineConfig, RuntimeConfig
 from eagle3.config.shape import DraftShape
 
 NEEDED = (
@@ -13,6 +14,13 @@ NEEDED = (
     "vocab_size",
     "max_position_embeddings",
 )
+
+Positions = TypeVar("Positions", bound=int | None)
+
+
+def longest_request(run: RuntimeConfig, positions: Positions) -> int | Positions:
+    """Tokens that a request may grow to, with a target that is made for so many `positions`; None is unknown."""
+    return run.max_seq_len or positions
 
 
 def complete(facts: Architecture | None) -> Architecture | None:

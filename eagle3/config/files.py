@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 IN_THE_BOX = "eagle3:"  # what such a checkpoint's name begins with
+HUB = re.compile(r"[\w-][\w.-]{0,95}/[\w-][\w.-]{0,95}", re.ASCII)  # org/name: the hub takes 96 characters at most
+PYPI = re.compile(r"pypi:([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)==([\w.!+-]+)", re.ASCII)  # its package, its version
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 
 

@@ -1,5 +1,6 @@
 """What the jobs of a sweep came to: numbers by name, what was swept, and a table of it."""
 
+import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -52,10 +53,10 @@ def _finite(value: float | None) -> float | None:
 
 
 def load(config: EngineConfig) -> dict[str, str]:
-    """What an engine is asked to do: jobs that differ here are not compared."""
-    values = {f"bench.{key}": value for key, value in asdict(config.bench).items()}
-    values["sampling.max_new_tokens"] = config.sampling.max_new_tokens
-    return {key: str(value).replace(" ", "") for key, value in values.items()}
+    """What an engine is asked to do, values as a user writes them: jobs that differ here are not compared."""
+    pairs = [(f"bench.{key}", value) for key, value in asdict(config.bench).items()]
+    pairs.append(("sampling.max_new_tokens", config.sampling.max_new_tokens))
+    return {key: value if isinstance(value, str) else json.dumps(value, separators=(",", ":")) for key, value in pairs}
 
 
 def settings(result: Result) -> dict[str, str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from eagle3.config import rules_engine, rules_model, rules_spec, rules_train
-from eagle3.config.facts import Facts
+from eagle3.config.facts import Facts, longest_request
 from eagle3.config.schema import EngineConfig, SpecConfig
 from eagle3.config.shape import DraftShape
 from eagle3.config.support import BUILT, unsupported
@@ -59,9 +59,7 @@ def _normal_spec(spec: SpecConfig) -> SpecConfig:
 def normalise(cfg: EngineConfig) -> EngineConfig:
     """A configuration that broke no rule, with what was left out filled in where the facts allow it."""
     runtime, facts = cfg.runtime, Facts.of(cfg)
-    longest = runtime.max_seq_len
-    if longest is None and facts.target is not None:
-        longest = facts.target.max_position_embeddings
+    longest = longest_request(runtime, facts.target.max_position_embeddings if facts.target else None)
     chunk = runtime.max_num_tokens if runtime.prompt_chunk is None else runtime.prompt_chunk
     stops = sorted(set(cfg.sampling.stop_token_ids))
     return replace(

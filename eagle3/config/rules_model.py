@@ -4,14 +4,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from eagle3.config.facts import NEEDED, Facts
-from eagle3.config.files import IN_THE_BOX, in_the_box
+from eagle3.config.facts import NEEDED, Facts, longest_request
+from eagle3.config.files import HUB, IN_THE_BOX, PYPI, in_the_box
 from eagle3.config.schema import Architecture, ContextLimit, DecodingType, Embedding, EngineConfig, LoadFormat
 from eagle3.config.support import TARGETS
 from eagle3.errors import Problem
 
-PYPI = re.compile(r"pypi:[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?==[0-9A-Za-z.!+_-]+")
-HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 ROPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 MOST, MOST_LAYERS = 2**30, 2**12  # of any other size, and of layers, each of which is an object
 KINDS = ("full_attention", "sliding_attention")
@@ -19,8 +17,7 @@ KINDS = ("full_attention", "sliding_attention")
 
 def is_hub_id(checkpoint: str) -> bool:
     """Whether a checkpoint's name is read as a hub id: no folder, no package."""
-    looks_local = checkpoint.startswith((".", "/", "~")) or Path(checkpoint).is_dir()
-    return HUB.fullmatch(checkpoint) is not None and not looks_local
+    return HUB.fullmatch(checkpoint) is not None and not Path(checkpoint).is_dir()
 
 
 def checkpoint_name(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
@@ -177,7 +174,7 @@ def head_fits_target(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
 
 def context_limit(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
     """With draft.context_limit=error no request grows beyond the positions that the head was made for."""
-    longest = cfg.runtime.max_seq_len or (facts.target.max_position_embeddings if facts.target else None)
+    longest = longest_request(cfg.runtime, facts.target.max_position_embeddings if facts.target else None)
     limit = facts.draft.max_position_embeddings if facts.draft else None
     if cfg.draft.context_limit is ContextLimit.error and longest and limit and longest > limit:
         message = (

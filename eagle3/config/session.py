@@ -72,8 +72,11 @@ def _store() -> None:
 def folder_with(group: str, name: str) -> Path | None:
     """The folder above, or one below, the user's (or the one we are in) that would bring the choice group=name."""
     here = OwnFiles.folder or Path.cwd()
+    inner: list[Path] = []
     with suppress(OSError):
-        for folder in (here, here.parent, *sorted(here.iterdir())):
+        inner = sorted(here.iterdir())
+    for folder in (here, here.parent, *inner):
+        with suppress(OSError):  # one that may not be looked into
             if (folder / group / f"{name}.yaml").is_file():
                 return folder
     return None

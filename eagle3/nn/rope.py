@@ -5,8 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from eagle3.errors import UnsupportedError, WeightError
 from eagle3.ops.gather import gather
@@ -40,7 +38,11 @@ class RopeFacts:
 
 def require_known(kind: object) -> None:
     """Raise UnsupportedError for a rope_type that is not known."""
-    if kind != "default" and kind not in tuple(ROPE_INIT_FUNCTIONS):
+    if kind == "default":
+        return
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # here, as it takes seconds
+
+    if kind not in tuple(ROPE_INIT_FUNCTIONS):
         known = ", ".join(["default", *ROPE_INIT_FUNCTIONS])
         raise UnsupportedError(f"rope scaling {kind!r} is not supported; known: {known}")
 
@@ -57,6 +59,9 @@ def frequencies(facts: RopeFacts, dim: int, max_seq_len: int) -> tuple[Tensor, f
         raise UnsupportedError("rotary embedding of a part of a head (partial_rotary_factor) is not supported")
     if kind == "default":
         return 1.0 / facts.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim), 1.0
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
     try:
         config = LlamaConfig(  # only a carrier: one head of `dim`
             hidden_size=dim,

@@ -183,6 +183,16 @@ def test_folders_and_prompts_are_told_at_once(tmp_path: Path) -> None:
     assert told == [("target.checkpoint", lost[0]), ("draft.checkpoint", lost[1]), ("top_p", 7)]
 
 
+def test_a_broken_head_hides_no_fault_of_a_prompt(bare: str, tmp_path: Path) -> None:
+    (tmp_path / "head").write_text("a file")
+    plain = ("conf=base", "target.checkpoint=t", "draft=eagle3", "draft.checkpoint=h", "spec=chain")
+    given = {"target__checkpoint": bare, "draft__checkpoint": str(tmp_path / "head")}
+    options = Options((Prompt(ids=(9999999,)), Prompt(text="a")), None, False, False, False, False)
+    with pytest.raises(ConfigError) as raised:
+        task(options, changed((*plain, "spec.max_draft_len=3"), **given))
+    assert [problem.key for problem in raised.value.problems] == ["draft.checkpoint", "prompt", "prompt"]
+
+
 @pytest.mark.parametrize("files", [True, False])
 def test_text_without_a_tokenizer_is_told_before_the_build(
     bare: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch, files: bool

@@ -55,6 +55,20 @@ FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
     (
         m.checkpoint_pins,
         "llama8b",
+        {"target__checkpoint": "bare-name", "target__revision": "x"},
+        "target.revision",
+        "hub ids only",
+    ),
+    (
+        m.checkpoint_pins,
+        "llama8b",
+        {"target__checkpoint": "a" * 300 + "/b", "target__revision": "x"},
+        "target.revision",
+        "hub ids only",
+    ),
+    (
+        m.checkpoint_pins,
+        "llama8b",
         {"draft__checkpoint": "./h", "draft__revision": "x"},
         "draft.revision",
         "hub",

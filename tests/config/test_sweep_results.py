@@ -2,7 +2,8 @@
 
 import pytest
 
-from eagle3.config.results import Outcome, Result, best, differing, notes, print_table, rows, swept, table, told
+from eagle3.config.load import compose
+from eagle3.config.results import Outcome, Result, best, differing, load, notes, print_table, rows, swept, table, told
 
 MEASURED = {"output_throughput": 80.0, "speedup": 2.0, "tau": 3.0, "step_ms": 9.5}
 
@@ -77,10 +78,17 @@ def test_each_load_has_a_best_of_its_own() -> None:
     assert best(found[1:3]) == set()
 
 
+def test_a_load_is_told_as_a_user_writes_it() -> None:
+    config = compose(["conf=tiny", "bench.batch_sizes=[1, 8]", "bench.prompts='my own:3'"]).config
+    said = {"bench.batch_sizes": "[1,8]", "bench.prompts": "my own:3", "bench.ignore_eos": "true"}
+    assert load(config).items() >= said.items()
+    assert load(compose(["conf=tiny"]).config)["bench.prompts"] == "null"
+
+
 def test_what_a_swept_file_brought_is_shown_where_it_differs() -> None:
     def brought(conf: str, spec: str, lens: str, **choices: str | None) -> Result:
-        load = {"bench.output_len": lens, "bench.repeats": "3"}
-        return job(f"conf={conf}", 1.0) | {"choices": {"conf": conf, "spec": spec, **choices}, "load": load}
+        asked = {"bench.output_len": lens, "bench.repeats": "3"}
+        return job(f"conf={conf}", 1.0) | {"choices": {"conf": conf, "spec": spec, **choices}, "load": asked}
 
     jobs = [brought("a", "tree", "64", target="a"), brought("b", "tree", "8", target="b"), brought("c", "chain", "64")]
     failed = job("conf=d", None, "lost")

@@ -43,7 +43,9 @@ def test_a_config_that_cannot_be_read_is_told_before_weights_that_are_not_there(
         resolve(str(tmp_path / "a"))
 
 
-@pytest.mark.parametrize("path", ["/no/such/folder", "./nothing", "../a/b", "~/nothing-here", "bare-name"])
+@pytest.mark.parametrize(
+    "path", ["/no/such/folder", "./nothing", "../a/b", "~/nothing-here", "bare-name", "a" * 97 + "/b", "ä/b"]
+)
 def test_a_path_that_is_not_there(path: str) -> None:
     with pytest.raises(WeightError, match="no such folder; a checkpoint is a local folder, a hub id"):
         resolve(path)

@@ -117,6 +117,13 @@ def test_config_json_comes_back_whole(tmp_path: Path, width: dict[str, int]) -> 
         assert config_of(tmp_path / f"from-{to}") == official
 
 
+@pytest.mark.parametrize("key", ["hidden_size", "target_hidden_size", "vocab_size"])
+def test_a_size_in_words_is_told_by_its_key(tmp_path: Path, key: str) -> None:
+    start = write_head(tmp_path / "a", config=head_config(**{key: "wide"}))
+    with pytest.raises(WeightError, match=f"json: {key} is 'wide', must be a positive integer"):
+        convert_head(start, "midlayer", tmp_path / "b", DraftConfig())
+
+
 def test_what_each_dialect_looks_like(tmp_path: Path) -> None:
     start = write_head(tmp_path / "a", config=head_config(eos_token_id=7, **{NESTED: {IDS: [1, 4, 6]}}))
     for to in DIALECTS:
