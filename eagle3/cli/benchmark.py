@@ -118,7 +118,9 @@ def benchmark(
     if trace is not None:
         trace = trace_file(trace, flags)
     options = Options(prompts, format_, profile, trace)
-    return load.run(partial(task, options), flags, overrides, partial(print_sweep, format_))
+    from eagle3.cli.prompts import file_faults
+
+    return load.run(partial(task, options), flags, overrides, partial(print_sweep, format_), file_faults)
 
 
 def chosen(given: Format | None, json_: bool) -> Format:
@@ -164,6 +166,7 @@ def task(options: Options, composed: "Composed") -> "Outcome":
     from eagle3.build.engine import build_arms
     from eagle3.cli.prompts import faults_before
     from eagle3.cli.report import loading, print_problems
+    from eagle3.config.results import Stopped
     from eagle3.config.rules_engine import bench_fits
     from eagle3.config.terminal import console
     from eagle3.text.sets import read_set
@@ -171,7 +174,7 @@ def task(options: Options, composed: "Composed") -> "Outcome":
     print_problems(composed.warnings, "yellow")
     bench = composed.config.bench
     prompts = options.prompts or (read_set(bench.prompts) if bench.prompts else ())
-    problems = faults_before(composed.config, prompts)
+    problems = faults_before(composed, prompts)
     if options.prompts and bench.prompts:
         message = "names prompts, and so does --prompt-file: leave one out"
         problems.append(Problem("bench.prompts", message, bench.prompts))
@@ -186,14 +189,30 @@ def task(options: Options, composed: "Composed") -> "Outcome":
     if problems := list(bench_fits(composed.config, max(map(len, work.prompts)))):
         raise ConfigError(problems)
     cells, stopped = measured(options, arms, work, bench)
+    if stopped:
+        console().print(interruption(cells, bench), style="yellow")
+    if not cells:
+        raise KeyboardInterrupt
     done = record(composed.config, composed.overrides, cells, work, own.runner.preparer.device, stopped=stopped)
     print_record(options, done)
+    arm = next(name for name, engine in arms.items() if engine is own)
     if stopped:
-        raise KeyboardInterrupt
+        raise Stopped(outcome(done, arm) if any(cell.arm == arm for cell in cells) else None)
     if options.trace:  # after what was measured is told, as writing may fail
         with console().status("trace"):
             trace(own, work.batch(bench.batch_sizes[0], 0), bench.output_len, Path(options.trace))
-    return outcome(done, next(name for name, arm in arms.items() if arm is own))
+    return outcome(done, arm)
+
+
+def interruption(cells: "Sequence[Cell]", bench: "BenchConfig") -> str:
+    """What Ctrl-C left of a benchmark, in words."""
+    if not cells:
+        return "interrupted before the end of the first pass"
+    last = cells[-1]
+    begun = {cell.batch for cell in cells}
+    left = ", ".join(str(batch) for batch in bench.batch_sizes if batch not in begun)
+    passes = f"interrupted: {last.arm} has {len(last.passes)} of {bench.repeats} passes at batch {last.batch}"
+    return f"{passes}; batch {left} not begun" if left else passes
 
 
 def measured(
@@ -219,10 +238,7 @@ def measured(
                     told = [replace(c, profile=profile(arms[c.arm], ids, bench.output_len)) for c in found]
                     cells[-len(told) :] = told
     except KeyboardInterrupt as stop:
-        cells += stop.cells if isinstance(stop, Stopped) else []
-        if not cells:
-            raise
-        return cells, True
+        return cells + (stop.cells if isinstance(stop, Stopped) else []), True
     return cells, False
 
 

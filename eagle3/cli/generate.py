@@ -90,7 +90,9 @@ def generate(
             problems += _others(flags, overrides, prompts)
         raise ConfigError(problems)
     options = Options(prompts, chat, json_, trace_steps, show_accepted, verify)
-    return load.run(partial(task, options), flags, overrides)
+    from eagle3.cli.prompts import file_faults
+
+    return load.run(partial(task, options), flags, overrides, look=file_faults)
 
 
 def _others(flags: HydraFlags, overrides: list[str], prompts: "Sequence[Prompt]") -> "Sequence[Problem]":
@@ -102,7 +104,7 @@ def _others(flags: HydraFlags, overrides: list[str], prompts: "Sequence[Prompt]"
         composed = load.compose(overrides, config_dir=flags.config_dir, config_name=flags.config_name)
     except ConfigError as error:
         return error.problems
-    return faults_before(composed.config, prompts)
+    return faults_before(composed, prompts)
 
 
 def task(options: Options, composed: "Composed") -> "Outcome":
@@ -114,7 +116,7 @@ def task(options: Options, composed: "Composed") -> "Outcome":
     from eagle3.config.results import Outcome
 
     print_problems(composed.warnings, "yellow")
-    if problems := faults_before(composed.config, options.prompts):
+    if problems := faults_before(composed, options.prompts):
         raise ConfigError(problems)
     with loading("weights") as progress:
         engine = build_engine(composed, progress)

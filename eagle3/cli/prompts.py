@@ -12,7 +12,7 @@ from eagle3.text.prompts import Prompt, scan_prompts
 from eagle3.text.tokenizer import NO_TOKENIZER, TOKENIZER_FILES
 
 if TYPE_CHECKING:
-    from eagle3.config.schema import EngineConfig
+    from eagle3.config.load import Composed
     from eagle3.engine.engine import Engine
 
 _NO_TEXT = Problem("prompt", f"the checkpoint has no tokenizer: {NO_TOKENIZER}")
@@ -60,17 +60,32 @@ def scanned_prompts(
     return tuple(prompts), problems
 
 
-def faults_before(cfg: "EngineConfig", prompts: Sequence[Prompt]) -> list[Problem]:
-    """What is known to be wrong with folders and prompts, each with its place, before anything is loaded or fetched."""
+def file_faults(composed: "Composed") -> list[Problem]:
+    """What is wrong with the files of both models as far as they are here; nothing is loaded or fetched."""
+    from eagle3.build.folders import at_hand
+    from eagle3.build.preflight import preflight
+
+    folders = at_hand(composed.config)
+    found = preflight(composed, folders).problems if folders.target or folders.head else folders.problems
+    told = {problem.key for problem in found}
+    return [*found, *(problem for problem in folders.lost if problem.key not in told)]
+
+
+def faults_before(composed: "Composed", prompts: Sequence[Prompt]) -> list[Problem]:
+    """What is known to be wrong with prompts, each with its place, before anything is loaded or fetched.
+
+    Where there is something, or a folder is nowhere, with what is wrong with the files of both models.
+    """
     from eagle3.build.folders import at_hand, made_up
     from eagle3.build.target import facts_in
     from eagle3.models.faults import Faults
 
+    cfg = composed.config
     folders, sampling = at_hand(cfg), RequestSampling(cfg)
     unknown = folders.target is None and not made_up(cfg.target)
     facts = None if unknown else Faults("target.checkpoint").attempt(lambda: facts_in(folders.target, cfg.target), None)
     texts = unknown or _has_tokenizer(folders.target)
-    problems = list(folders.lost)
+    problems: list[Problem] = []
     for i, prompt in enumerate(prompts):
         where = _place(i, prompt)
         try:
@@ -84,7 +99,7 @@ def faults_before(cfg: "EngineConfig", prompts: Sequence[Prompt]) -> list[Proble
             problems.append(replace(_NO_TEXT, origin=where))
         if facts is not None and (bad := [t for t in prompt.ids or () if not 0 <= t < facts.vocab]):
             problems.append(Problem("prompt", f"wants token ids in [0, {facts.vocab}), got {bad[:5]}", bad, where))
-    return problems
+    return file_faults(composed) + problems if problems or folders.lost else []
 
 
 def _has_tokenizer(folder: Path | None) -> bool:

@@ -35,7 +35,7 @@ def print_problems(problems: Iterable[Problem], style: str) -> None:
     out = console()
     for problem in problems:
         out.print(f"  {problem.key}", style=f"bold {style}", end="")
-        out.print(f"  {problem.message}")
+        out.print("  " + problem.message.replace("\n  ", "\n      "))
         out.print(f"      seen {seen(problem)}, from {problem.origin or 'the defaults'}", style="dim")
 
 

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,6 +15,7 @@ from eagle3.cli.options import Json, takes_overrides
 from eagle3.cli.report import loading, print_heading, print_problems
 from eagle3.config.flags import HydraFlags
 from eagle3.config.terminal import bar, console
+from eagle3.errors import Problem
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -67,7 +68,22 @@ def train(flags: HydraFlags, overrides: list[str], json_: Json = False) -> int:
     """
     from eagle3.config import load
 
-    return load.run(partial(task, json_), flags, overrides)
+    return load.run(partial(task, json_), flags, overrides, look=apart())
+
+
+def apart() -> Callable[["Composed"], list[Problem]]:
+    """Looks at a sweep's jobs one after the other: no two may fill one folder."""
+    seen: set[str] = set()
+
+    def look(composed: "Composed") -> list[Problem]:
+        out = composed.config.train.out
+        if out is None or out not in seen:
+            seen.update(() if out is None else (out,))
+            return []
+        message = "another job of the sweep fills it: name the folder by what is swept, as in heads/${train.lr}"
+        return [Problem("train.out", message, out)]
+
+    return look
 
 
 def task(json_: bool, composed: "Composed") -> "Outcome":

@@ -96,7 +96,7 @@ def tree(
     from eagle3.build.engine import build_engine
     from eagle3.cli.prompts import encoded, faults_before
 
-    if problems := faults_before(composed.config, prompts):
+    if problems := faults_before(composed, prompts):
         raise ConfigError([composed.placed(problem) for problem in problems])
     with loading("weights") as progress:
         engine = build_engine(composed, progress)

@@ -1,7 +1,7 @@
 """A sweep's configurations, judged before its first job starts."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from eagle3.config.compose import FAULTS, compose_dict, told
+from eagle3.config.compose import FAULTS, Composed, compose_dict, told
 from eagle3.errors import ConfigError, Problem
 
 MOST = 64  # jobs that are judged ahead: composing one takes a fifth of a second
@@ -26,28 +26,42 @@ def jobs_of(loader: ConfigLoaderImpl, whole: DictConfig) -> list[list[str]] | No
         return None
     texts = [f"{key}={value}" for key, value in (sweeper.params or {}).items()]
     texts += cast(list[str], OmegaConf.to_container(whole.hydra.overrides.task, resolve=False))
-    (jobs,) = BasicSweeper.split_arguments(OverridesParser.create(config_loader=loader).parse_overrides(texts), None)
-    return jobs
+    parsed = OverridesParser.create(config_loader=loader).parse_overrides(texts)
+    batches = BasicSweeper.split_arguments(parsed, sweeper.max_batch_size)
+    return [job for batch in batches for job in batch]
 
 
-def judge(loader: ConfigLoaderImpl, whole: DictConfig, known: Sequence[Problem] = ()) -> None:
-    """Raise ConfigError with what is `known` and the problems of all jobs of the sweep `whole`, each told once.
+def judge(
+    loader: ConfigLoaderImpl,
+    whole: DictConfig,
+    jobs: Sequence[list[str]] | None,
+    look: Callable[[Composed], Sequence[Problem]],
+    known: Sequence[Problem] = (),
+) -> None:
+    """Raise ConfigError with what is `known` and the problems of the `jobs` of the sweep `whole`, each told once.
 
-    Jobs are not looked at where there are more than MOST, or where the sweeper chooses them as it goes.
+    Of more than MOST only the first are judged; None where the sweeper chooses them as it goes. `look` finds what
+    is wrong with a job whose configuration is sound.
     """
-    jobs = jobs_of(loader, whole) or []
+    jobs = jobs or []
     if len(jobs) > MOST:
-        log.warning("%d jobs are too many to judge ahead (at most %d): each is as it starts", len(jobs), MOST)
-        jobs = []
+        log.warning("of %d jobs the first %d are judged ahead, the others as they start", len(jobs), MOST)
+        jobs = jobs[:MOST]
     found: dict[str, tuple[Problem, list[int]]] = {}
     for number, overrides in enumerate(jobs):
-        for problem in _problems(loader, whole, number, overrides):
+        for problem in _problems(loader, whole, number, overrides, look):
             found.setdefault(repr(problem), (problem, []))[1].append(number)
     if known or found:
         raise ConfigError([*known, *(blamed(problem, numbers, jobs) for problem, numbers in found.values())])
 
 
-def _problems(loader: ConfigLoaderImpl, whole: DictConfig, number: int, overrides: list[str]) -> Sequence[Problem]:
+def _problems(
+    loader: ConfigLoaderImpl,
+    whole: DictConfig,
+    number: int,
+    overrides: list[str],
+    look: Callable[[Composed], Sequence[Problem]],
+) -> Sequence[Problem]:
     try:
         cfg = loader.load_sweep_config(whole, overrides)
         with open_dict(cfg):  # what a launcher knows of the job
@@ -56,12 +70,12 @@ def _problems(loader: ConfigLoaderImpl, whole: DictConfig, number: int, override
         HydraConfig.instance().set_config(cfg)
         if problems := list(late(chosen(whole.hydra.runtime.choices), cfg.hydra.runtime.choices)):
             return problems
-        compose_dict(cfg, overrides)
+        composed = compose_dict(cfg, overrides)
+        return [composed.placed(problem) for problem in look(composed)]
     except FAULTS as error:
         return [Problem(str(whole.hydra.job.config_name), told(error), None, "the overrides")]
     except ConfigError as error:
         return error.problems
-    return ()
 
 
 def blamed(problem: Problem, numbers: Sequence[int], jobs: Sequence[Sequence[str]]) -> Problem:
@@ -85,4 +99,5 @@ def late(running: Mapping[str, str], choices: Mapping[str, Any]) -> Iterator[Pro
     """What the `choices` of a job ask for and the sweep that is `running` no longer heeds."""
     for group, name in chosen(choices).items():
         if name != running[group]:
-            yield Problem(group, "comes too late in a file that is swept: choose it on the command line", name)
+            message = "comes too late in a file that is swept: choose it on the command line"
+            yield Problem(group, message, name, "a file that is swept")

@@ -62,7 +62,7 @@ def compose(
     """Compose and judge; raise ConfigError with every problem of every section."""
     with session(config_dir) as hydra:
         loader = loader_of(hydra)
-        parsed, problems = parse(overrides)
+        parsed, problems = parse(overrides, loader)
         kept, more = admit(loader, parsed, sweep=False)
         cfg, kept, faults = _merge(hydra, config_name, kept)
         problems += more + faults

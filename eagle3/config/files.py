@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ def write_whole(file: Path, text: str) -> None:
 def read_json(file: Path) -> Any:  # noqa: ANN401
     """What a JSON file holds; OSError where it cannot be read, ValueError where it is no JSON, or too deep.
 
-    A key that is said twice is a ValueError too.
+    A key that is said twice, in two ways, is a ValueError too.
     """
     try:
         return json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_once)
@@ -51,9 +50,8 @@ def read_json(file: Path) -> Any:  # noqa: ANN401
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are all different: of two the last would win, unseen."""
+    """An object whose keys say one thing each: of two the last would win, unseen."""
     found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
-        raise ValueError(f"it says {', '.join(twice)} twice")
+    if other := dict.fromkeys(key for key, value in pairs if value != found[key]):
+        raise ValueError(f"it says {', '.join(other)} twice, and not the same")
     return found

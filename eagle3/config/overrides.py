@@ -20,9 +20,9 @@ from eagle3.errors import Problem
 HYDRA_KEYS = frozenset(field.name for field in fields(HydraConf))
 
 
-def parse(texts: Sequence[str]) -> tuple[list[Override], list[Problem]]:
-    """The overrides that can be read, and a problem for each that cannot."""
-    parser, parsed, problems = OverridesParser.create(), [], []
+def parse(texts: Sequence[str], loader: ConfigLoaderImpl | None = None) -> tuple[list[Override], list[Problem]]:
+    """The overrides that can be read, and a problem for each that cannot. `loader` knows what a glob() stands for."""
+    parser, parsed, problems = OverridesParser.create(config_loader=loader), [], []
     for text in texts:
         try:
             parsed.extend(parser.parse_overrides([text]))
@@ -102,6 +102,9 @@ def admit(loader: ConfigLoaderImpl, overrides: Sequence[Override], sweep: bool) 
         if swept and not sweep:
             message = "several values need -m (--multirun); a list is written [a,b], a text with commas 'a,b'"
             value = override.get_value_string()
+            found = [Problem(override.key_or_group, message, value, f"override {override.input_line}")]
+        elif swept and not override.is_interval_sweep() and not list(override.sweep_string_iterator()):
+            message, value = "gives no value to sweep", override.get_value_string()
             found = [Problem(override.key_or_group, message, value, f"override {override.input_line}")]
         elif picks_file(loader, override):
             if not override.is_delete() and not override.is_interval_sweep():

@@ -38,6 +38,14 @@ class Outcome:
     acceptance_valid: bool = True  # False: tau was forced, or comes from made-up prompts
 
 
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C, after what a task came to until then was told."""
+
+    def __init__(self, outcome: Outcome | None) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
 def told(outcome: Outcome | float | None) -> Result:
     """An outcome as result.json holds it; what is not finite is unknown."""
     if not isinstance(outcome, Outcome):

@@ -113,6 +113,14 @@ def long_sequences(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
         yield Problem("runtime.max_seq_len", message, longest)
 
 
+def long_chains(cfg: EngineConfig, facts: Facts) -> Iterator[Problem]:
+    """Drafts deeper than the longest request are never asked for."""
+    longest, shape = cfg.runtime.max_seq_len, facts.shape
+    if longest is not None and shape is not None and shape.depth >= longest:
+        message = f"reaches beyond every request: none is longer than runtime.max_seq_len ({longest})"
+        yield Problem("spec.max_draft_len", message, cfg.spec.max_draft_len)
+
+
 def long_answers(cfg: EngineConfig, _: Facts) -> Iterator[Problem]:
     """An answer is cut where prompt and answer reach max_seq_len."""
     longest, answer = cfg.runtime.max_seq_len, cfg.sampling.max_new_tokens
@@ -169,4 +177,4 @@ def bench_fits(cfg: EngineConfig, longest_prompt: int) -> Iterator[Problem]:
 
 ERRORS = (graph_sizes, batch_invariant, bench, pages, limits, device, sampling, answers, stop_ids, stop_strings)
 REQUEST = (sampling, answers, stop_ids, stop_strings)  # what a request may break
-WARNINGS = (long_sequences, long_answers)
+WARNINGS = (long_sequences, long_chains, long_answers)

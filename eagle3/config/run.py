@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TextIO, cast
@@ -19,11 +20,13 @@ from eagle3.config import ahead, results
 from eagle3.config.compose import FAULTS, Composed, compose, compose_dict, told
 from eagle3.config.flags import HydraFlags
 from eagle3.config.overrides import admit, forced, parse
-from eagle3.config.results import Outcome, Tell
+from eagle3.config.results import Outcome, Stopped, Tell
 from eagle3.config.session import loader_of, session
 from eagle3.errors import ConfigError, Eagle3Error, Problem
 
 Task = Callable[[Composed], Outcome | float | None]
+Look = Callable[[Composed], Sequence[Problem]]
+HYDRAS = (*FAULTS, AssertionError, AttributeError, TypeError, ValueError)  # what it makes of wrong settings of its own
 log = logging.getLogger(__name__)
 
 
@@ -31,27 +34,33 @@ class JobFailed(Eagle3Error):
     """A job of a sweep failed; its result file says how."""
 
 
-def run(task: Task, flags: HydraFlags, overrides: Sequence[str], tell: Tell = results.print_table) -> int:
+def run(
+    task: Task,
+    flags: HydraFlags,
+    overrides: Sequence[str],
+    tell: Tell = results.print_table,
+    look: Look = lambda _: (),
+) -> int:
     """Show what `flags` ask for, or run `task`; the exit code: 0 done, 1 a job of a sweep failed.
 
     `task` is importable and picklable, for launchers that start processes; `tell` gets a sweep's results, as the
-    jobs came. Raises ConfigError, of a sweep with the problems of all jobs before the first one starts, and what
-    the task of a single run raises.
+    jobs came. `look` finds what is wrong with a job beside its configuration, before the first one starts. Raises
+    ConfigError, of a sweep with the problems of all jobs, and what the task of a single run raises.
     """
     name, texts = flags.config_name, list(overrides)
     try:
         if show(flags, texts):
             return 0
         with session(flags.config_dir) as hydra:
-            parsed, problems = parse(texts)
+            parsed, problems = parse(texts, loader_of(hydra))
             if _sweeps(hydra, flags, texts):
                 kept, more = admit(loader_of(hydra), parsed, sweep=True)
                 texts = [forced(loader_of(hydra), override, everywhere=False) for override in kept]
-                return _sweep(hydra, task, name, texts, tell, [*problems, *more])
+                return _sweep(hydra, Sweep(task, tell, look), name, texts, [*problems, *more])
         compose(texts, config_dir=flags.config_dir, config_name=name)  # all problems, before any folder is made
         with session(flags.config_dir) as hydra:
             texts = [forced(loader_of(hydra), override, everywhere=False) for override in parsed]
-            with _folder("hydra.run.dir"):
+            with _folder("hydra.run.dir", texts):
                 job = hydra.run(name, partial(_once, task), texts)
             failed = job.return_value  # raises what the task raised
     except FAULTS as error:
@@ -68,12 +77,14 @@ def _sweeps(hydra: Hydra, flags: HydraFlags, texts: list[str]) -> bool:
 
 
 @contextmanager
-def _folder(key: str) -> Iterator[None]:
+def _folder(key: str, overrides: Sequence[str]) -> Iterator[None]:
     """Tell of a folder for outputs that cannot be made. What a task raises does not pass here: Hydra keeps it."""
     try:
         yield
     except OSError as error:
-        raise ConfigError([Problem(key, f"the folder for outputs cannot be used: {error}")]) from error
+        origin = next((f"override {text}" for text in overrides if text.partition("=")[0] == key), None)
+        message = f"the folder for outputs cannot be used: {error}"
+        raise ConfigError([Problem(key, message, error.filename, origin)]) from error
 
 
 def show(flags: HydraFlags, overrides: Sequence[str]) -> bool:
@@ -120,18 +131,20 @@ def _job(task: Task, index: Path, running: dict[str, str], cfg: DictConfig) -> f
     """
     job = HydraConfig.get()
     overrides = list(job.overrides.task)
-    outcome, failure, load = None, None, dict[str, str]()
+    outcome, failure, load, stopped = None, None, dict[str, str](), None
     try:
         if problems := list(ahead.late(running, job.runtime.choices)):  # where it was not judged ahead
             raise ConfigError(problems)
         composed = compose_dict(cfg, overrides)
         load = results.load(composed.config)
         outcome = _placed(task, composed)
+    except KeyboardInterrupt as stop:
+        outcome, stopped = stop.outcome if isinstance(stop, Stopped) else None, stop
     except Exception as error:  # the border of a job: the sweep goes on, the file says what happened
         failure = f"{type(error).__name__}: {error}"
         log.error(failure, exc_info=not isinstance(error, Eagle3Error))
     result = {
-        "status": "failed" if failure else "done",
+        "status": "failed" if failure else "stopped" if stopped else "done",
         "overrides": overrides,
         "choices": {group: name for group, name in job.runtime.choices.items() if not group.startswith("hydra/")},
         "load": load,
@@ -141,34 +154,54 @@ def _job(task: Task, index: Path, running: dict[str, str], cfg: DictConfig) -> f
     text = json.dumps(result, indent=2)
     (Path(job.runtime.output_dir) / "result.json").write_text(text + "\n")
     (index / f"{job.job.num}.json").write_text(json.dumps(result | {"folder": job.runtime.output_dir}))
+    if stopped:
+        raise stopped
     if failure:
         raise JobFailed(failure)
     return outcome.value if isinstance(outcome, Outcome) else outcome
 
 
-def _sweep(
-    hydra: Hydra, task: Task, config_name: str, overrides: list[str], tell: Tell, problems: Sequence[Problem]
-) -> int:
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep's jobs do, who is told what they came to, and what is looked at before."""
+
+    task: Task
+    tell: Tell
+    look: Look
+
+
+def _sweep(hydra: Hydra, sweep: Sweep, config_name: str, overrides: list[str], problems: Sequence[Problem]) -> int:
     overrides = [*overrides, "hydra.mode=MULTIRUN"]
     try:
         whole = hydra.compose_config(config_name, overrides, RunMode.MULTIRUN, with_log_configuration=False)
-    except FAULTS as error:
-        raise ConfigError([*problems, Problem(config_name, told(error))]) from error
-    ahead.judge(loader_of(hydra), whole, problems)
+        jobs = ahead.jobs_of(loader_of(hydra), whole)
+    except HYDRAS as error:
+        raise ConfigError([*problems, _hydras(config_name, error)]) from error
+    ahead.judge(loader_of(hydra), whole, jobs, sweep.look, problems)
     with tempfile.TemporaryDirectory(prefix="eagle3-sweep-") as folder:
         index, failed = Path(folder), False
         running = ahead.chosen(whole.hydra.runtime.choices)
         try:
-            with _folder("hydra.sweep.dir"), redirect_stderr(cast(TextIO, _Quiet(sys.stderr))):
-                hydra.multirun(config_name, partial(_job, task, index, running), overrides)
+            with _folder("hydra.sweep.dir", overrides), redirect_stderr(cast(TextIO, _Quiet(sys.stderr))):
+                hydra.multirun(config_name, partial(_job, sweep.task, index, running), overrides)
         except JobFailed:
             failed = True
+        except HYDRAS as error:  # a job's own never come here
+            raise ConfigError([_hydras("hydra", error)]) from error
         finally:
             files = sorted(index.glob("*.json"), key=lambda path: int(path.stem))
             found = [json.loads(path.read_text()) for path in files]
             if found:
-                tell(found)
+                sweep.tell(found)
     return int(failed or any(result["status"] == "failed" for result in found))
+
+
+def _hydras(key: str, error: BaseException) -> Problem:
+    """What Hydra cannot do, which it says well of configurations, and of settings of its own hardly."""
+    if isinstance(error, FAULTS):
+        return Problem(key, told(error))
+    said = str(error) or "no reason is given"
+    return Problem("hydra", f"Hydra cannot run this with its settings (hydra.…): {type(error).__name__}, {said}")
 
 
 def heading() -> str | None:

@@ -1,7 +1,7 @@
 """The names of a head's tensors: one public name for all that trainers and exporters call them."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from eagle3.errors import UnsupportedError
@@ -77,34 +77,32 @@ def other_kind(names: Collection[str]) -> str | None:
 def spelled(wanted: Collection[str], stored: Mapping[str, str]) -> dict[str, str]:
     """Public names -> those of a file whose tensors are `stored` (public -> its own), or those that it would have.
 
-    What it lacks is called as its other tensors are: by their prefix and their word for a layer.
+    What it lacks is called as its other tensors are: by their prefix and their word for its layer, or for a layer.
+    No two get the same name.
     """
     outside: Counter[str] = Counter()
-    layers: Counter[str] = Counter()
+    words: dict[str, Counter[str]] = defaultdict(Counter)  # by layer
     for public, name in stored.items():
         i, rest = _placed(public)
         before = name.removesuffix(rest)
-        if before == name or not (before == "" or before.endswith(".")):
-            continue  # another word altogether
-        if i is None:
-            outside[before] += 1
-        else:
-            layers[re.sub(rf"\b{i}\.$", "{i}.", before)] += 1
-    first = next(iter(outside), "") if len(outside) == 1 else ""
-    layer = layers.most_common(1)[0][0] if layers else "layers.{i}."
-    found = {}
+        if before == name or not (before == "" or before.endswith(".")) or rest == "lm_head.weight":
+            continue  # another word altogether; an output head may stand outside of what holds the rest
+        (outside if i is None else words[i])[before] += 1
+    prefix = outside.most_common(1)[0][0] if outside else ""
+    usual = {i: found.most_common(1)[0][0] for i, found in words.items()}
+    numbered = [word.removesuffix(f"{i}.") for i, word in usual.items() if word.endswith(f".{i}.")]
+    found, taken = {}, set(stored.values())
     for public in wanted:
         i, rest = _placed(public)
+        word = prefix if i is None else usual.get(i, f"{numbered[0] if numbered else prefix + 'layers.'}{i}.")
         pairs = i is not None and f"layers.{i}.input_layernorm.weight" in wanted
-        if i is not None and not pairs and "midlayer" not in layer:
+        if i is not None and not pairs and "midlayer" not in word:
             rest = rest.replace("hidden_norm.", "input_layernorm.")  # the one norm of an ordinary layer
-        found[public] = stored.get(public) or (first if i is None else layer.replace("{i}", i)) + rest
+        found[public] = stored.get(public) or (public if word + rest in taken else word + rest)
     return found
 
 
 def _placed(public: str) -> tuple[str | None, str]:
     """The number of the layer that a tensor is in, if in one, and its name there."""
-    if not public.startswith("layers."):
-        return None, public
-    _, i, rest = public.split(".", 2)
-    return i, rest
+    match = re.fullmatch(r"layers\.(\d+)\.(.+)", public)
+    return (match[1], match[2]) if match else (None, public)

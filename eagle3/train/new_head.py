@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle3.config.schema import EngineConfig, LayerIds, LMHead
-from eagle3.errors import ConfigError, Problem, UnsupportedError
+from eagle3.errors import ConfigError, Problem, UnsupportedError, WeightError
 from eagle3.models.decoder import Decoder
 from eagle3.models.eagle import EagleHead
 from eagle3.models.head_config import capture_layers
@@ -28,6 +28,19 @@ class NewHead:
     vocabulary: Tensor | None  # [Vd], target ids in the order of draft ids; None: all of them
 
 
+def captured(cfg: EngineConfig, layers: int) -> tuple[int, ...]:
+    """The layers of an L-layer target that a new head reads; ConfigError for those that it has not."""
+    key = "train.layers_to_capture" if cfg.train.layers_to_capture else "spec.layers_to_capture"
+    asked = cfg.train.layers_to_capture or cfg.spec.layers_to_capture
+    try:
+        return capture_layers(asked, {}, LayerIds.output, layers).outputs
+    except WeightError as fault:  # of the default
+        message = f"must be given: a target of {layers} layers has not three of its own at 1, L//2-1 and L-4"
+        raise ConfigError([Problem("train.layers_to_capture", message, asked)]) from fault
+    except ConfigError as fault:
+        raise ConfigError([replace(problem, key=key) for problem in fault.problems]) from fault
+
+
 def new_head(cfg: EngineConfig, target: Decoder, samples: Sequence[Sample], dtype: torch.dtype) -> NewHead:
     """A head for `target` on its device; its tokens are the most frequent of the samples' answers.
 
@@ -35,8 +48,7 @@ def new_head(cfg: EngineConfig, target: Decoder, samples: Sequence[Sample], dtyp
     that the target has not.
     """
     train, lender = cfg.train, Lender.of(target)
-    asked = train.layers_to_capture or cfg.spec.layers_to_capture
-    layers = capture_layers(asked, {}, LayerIds.output, target.facts.layers).outputs
+    layers = captured(cfg, target.facts.layers)
     if (train.draft_vocab_size or 1) > target.facts.vocab:
         message = f"must be in [1, {target.facts.vocab}], the target's vocabulary, or null for all"
         raise ConfigError([Problem("train.draft_vocab_size", message, train.draft_vocab_size)])

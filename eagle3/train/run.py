@@ -23,7 +23,7 @@ from eagle3.train.data_answers import Tell as DataTell
 from eagle3.train.data_run import differences
 from eagle3.train.data_target import target_mark
 from eagle3.train.features import read_features
-from eagle3.train.new_head import new_head
+from eagle3.train.new_head import captured, new_head
 from eagle3.train.ranks import Ranks, ranks
 from eagle3.train.resume import claimed
 from eagle3.train.samples import Sample, Split, read_meta, read_samples
@@ -143,6 +143,7 @@ def ready(composed: Composed) -> tuple[Path | None, ModelFacts]:
     if cfg.train.seq_len > (most := engine_limits(cfg, facts).max_seq_len):
         message = f"must not be above runtime.max_seq_len ({most})"
         raise ConfigError([Problem("train.seq_len", message, cfg.train.seq_len)])
+    captured(cfg, facts.layers)
     return folder, facts
 
 

@@ -117,9 +117,14 @@ def test_a_stop_leaves_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys
 
     monkeypatch.setattr(run, "one_pass", cut)
     assert main(["benchmark", *SMALL, *SHORT, "--json"]) == 130
-    record = json.loads(capsys.readouterr().out)
+    seen = capsys.readouterr()
+    record = json.loads(seen.out)
     assert record["stopped_early"] is True
     assert [(c["arm"], c["passes"]) for c in record["cells"]] == [("plain", 1)]
+    assert "interrupted: plain has 1 of" in seen.err
+    assert main(["benchmark", *SMALL, *SHORT, "--json"]) == 130
+    seen = capsys.readouterr()
+    assert (seen.out, "interrupted before the end of the first pass" in seen.err) == ("", True)
 
 
 SIZES = ["runtime.max_seq_len=64", "runtime.max_batch_size=2", "bench.output_len=8"]

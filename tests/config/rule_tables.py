@@ -265,6 +265,7 @@ FAILING: list[tuple[Rule, str, dict[str, Any], str, str]] = [
         for n in (-1, 129)
     ),
     (e.long_sequences, "smollm2", {"runtime__max_seq_len": 8193}, "runtime.max_seq_len", "(8192)"),
+    (e.long_chains, "smollm2", {"runtime__max_seq_len": 3}, "spec.max_draft_len", "max_seq_len (3)"),
     (e.long_answers, "smollm2", {"sampling__max_new_tokens": 4096}, "sampling.max_new_tokens", "will be cut"),
 ]
 
@@ -331,6 +332,7 @@ PASSING: list[tuple[Rule, str, dict[str, Any]]] = [
     *((e.answers, "smollm2", {"sampling__logprobs": n}) for n in (None, 0, 20)),
     (e.answers, "smollm2", {"sampling__repetition_penalty": 0.5, "sampling__min_new_tokens": 128}),
     (e.long_sequences, "smollm2", {"runtime__max_seq_len": 8192}),
+    (e.long_chains, "smollm2", {"runtime__max_seq_len": 4}),
     (e.long_answers, "smollm2", {"sampling__max_new_tokens": 4095}),
 ]
 

@@ -10,6 +10,7 @@ import sweep_task
 
 from eagle3.config.ahead import blamed
 from eagle3.config.load import Composed, HydraFlags, run
+from eagle3.config.results import Outcome, Stopped
 from eagle3.errors import ConfigError, Problem, WeightError
 
 SWEEP = HydraFlags(multirun=True)
@@ -189,8 +190,8 @@ def test_a_swept_file_cannot_choose_the_launcher(
         run(sweep_task.page, own, ["conf=mine,smollm2"])
     assert results() == {}
     monkeypatch.setattr("eagle3.config.ahead.MOST", 1)
-    assert run(sweep_task.page, own, ["conf=mine,smollm2"]) == 1, "too many to judge ahead"
-    assert [found["status"] for _, found in sorted(results().items())] == ["failed", "done"]
+    assert run(sweep_task.page, own, ["conf=smollm2,mine"]) == 1, "too many to judge all ahead"
+    assert [found["status"] for _, found in sorted(results().items())] == ["done", "failed"]
     assert "hydra/launcher: comes too late in a file that is swept" in capsys.readouterr().err
     here = f"hydra.sweep.dir={tmp_path / 'chosen'}"
     assert run(sweep_task.page, own, ["conf=mine", "kv.tokens_per_block=8,32", here]) == 0, "what is not swept may"
@@ -202,6 +203,9 @@ def test_a_swept_file_cannot_choose_the_launcher(
         ("spec=tree,forest", "must be one of chain, chain3, none, tree"),
         ("kv.tokens_per_blok=1,2", "did you mean kv.tokens_per_block?"),
         ("+kv.tokens_per_block=1,2", "needs no +"),
+        ("sampling.seed=range(3,3)", "sampling.seed: gives no value to sweep"),
+        ("spec=glob(x*)", "spec: gives no value to sweep"),
+        ("hydra.sweeper.max_batch_size=0", "Hydra cannot run this"),
     ],
 )
 def test_a_sweep_over_nonsense_starts_no_job(override: str, message: str) -> None:
@@ -246,7 +250,37 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, key: str, flags: 
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError) as error:
         run(sweep_task.page, flags, [f"{key}={tmp_path / 'file' / 'x'}", *more])
-    assert [problem.key for problem in error.value.problems] == [key]
+    assert [(problem.key, problem.origin) for problem in error.value.problems] == [
+        (key, f"override {key}={tmp_path / 'file' / 'x'}")
+    ]
+
+
+def interrupted(composed: Composed) -> float:
+    if composed.config.kv.tokens_per_block == 16:
+        raise Stopped(Outcome(5.0, {"tau": 2.0}))
+    return 1.0
+
+
+def test_a_job_that_is_interrupted_leaves_what_it_came_to(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(interrupted, SWEEP, ["kv.tokens_per_block=8,16,32"])
+    found = [told for _, told in sorted(results().items())]
+    assert [told["status"] for told in found] == ["done", "stopped"]
+    assert found[1]["numbers"] == {"tau": 2.0}
+    assert "kv.tokens_per_block" in capsys.readouterr().err, "the table of both"
+
+
+def looked(composed: Composed) -> list[Problem]:
+    size = composed.config.kv.tokens_per_block
+    return [Problem("kv.tokens_per_block", "will not do", size)] * (size > 8)
+
+
+def test_what_is_looked_at_ahead_starts_no_job() -> None:
+    with pytest.raises(ConfigError) as error:
+        run(sweep_task.page, SWEEP, ["kv.tokens_per_block=8,16", "spec=glob(chain*)"], look=looked)
+    (problem,) = error.value.problems
+    assert (problem.value, problem.origin) == (16, "override kv.tokens_per_block=16")
+    assert not Path("multirun").exists()
 
 
 def late(composed: Composed) -> float:

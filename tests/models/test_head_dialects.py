@@ -256,3 +256,26 @@ def test_a_tensor_that_a_file_lacks_is_told_by_the_name_that_it_would_have(to: s
     whole = {name: prefix + DIALECTS[to].stored(name, facts) for name in wanted}
     for lost in wanted:
         assert spelled(wanted, {name: stored for name, stored in whole.items() if name != lost}) == whole, lost
+
+
+@pytest.mark.parametrize("second", ["layers.1.", "midlayer.1."])
+def test_no_two_tensors_that_are_told_have_one_name(second: str) -> None:
+    target = random_pair(VOCAB)[0]
+    wanted = plan(random_head(target, draft_vocab=REDUCED, layers=2), head_names("layers.{i}"))
+    whole = {name: name.replace("layers.0.", "midlayer.").replace("layers.1.", second) for name in wanted}
+    if second == "layers.1.":  # an ordinary layer's one norm
+        whole["layers.1.hidden_norm.weight"] = "layers.1.input_layernorm.weight"
+    for lost in wanted:
+        found = spelled(wanted, {name: stored for name, stored in whole.items() if name != lost})
+        assert len(set(found.values())) == len(wanted), lost
+        assert found[lost] == whole[lost], lost
+
+
+def test_names_that_look_like_a_layers_and_a_head_that_stands_outside() -> None:
+    stored = {
+        "layers.x": "layers.x",
+        "fc.weight": "model.fc.weight",
+        "d2t": "model.d2t",
+        "lm_head.weight": "lm_head.weight",
+    }
+    assert spelled(["norm.weight"], stored) == {"norm.weight": "model.norm.weight"}

@@ -224,7 +224,8 @@ def test_a_checkpoint_that_cannot_be_read_is_named(train: Train, tmp_path: Path)
         ),
         (["train.seq_len=4"], "no sample of train fits"),
         (["train.draft_vocab_size=17"], r"\[1, 16\]"),
-        (["train.layers_to_capture=[7]"], "outside 0…3"),
+        (["train.layers_to_capture=[7]"], "train.layers_to_capture: .*outside 0…3"),
+        (["train.layers_to_capture=null", "spec.layers_to_capture=null"], "train.layers_to_capture: must be given"),
     ],
 )
 def test_faults_of_the_user_are_a_line(train: Train, changes: list[str], said: str) -> None:
