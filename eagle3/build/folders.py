@@ -19,7 +19,7 @@ class Folders:
     target: Path | None
     head: Path | None
     problems: tuple[Problem, ...] = ()
-    absent: tuple[str, ...] = ()  # checkpoints whose files are not here
+    absent: tuple[str, ...] = ()  # in words, checkpoints whose files are not here
     warnings: tuple[Problem, ...] = ()  # of those the ones that nobody could fetch
 
     @property
@@ -31,6 +31,11 @@ class Folders:
 def made_up(target: TargetConfig) -> bool:
     """Whether random weights over facts of the configuration's own need no files."""
     return target.load_format is LoadFormat.dummy and target.architecture is not None
+
+
+def wants_head(cfg: EngineConfig) -> bool:
+    """Whether a head is read from files."""
+    return _wanted(cfg)[1] is not None
 
 
 def _wanted(cfg: EngineConfig) -> tuple[str | None, str | None]:
@@ -62,7 +67,13 @@ def at_hand(cfg: EngineConfig) -> Folders:
         for key, name in absent
         if not (HUB.fullmatch(name) or PYPI.fullmatch(name))
     ]
-    return replace(found, absent=tuple(name for _, name in absent), warnings=tuple(lost))
+    return replace(found, absent=tuple(_not_here(name) for _, name in absent), warnings=tuple(lost))
+
+
+def _not_here(name: str) -> str:
+    """Why a checkpoint's files are not judged."""
+    taken = "no folder here, so taken for a hub id" if HUB.fullmatch(name) else "no folder here"
+    return f"{name}: {'not fetched yet' if PYPI.fullmatch(name) else taken}; its files are not judged"
 
 
 class _Find(Protocol):

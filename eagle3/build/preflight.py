@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-from eagle3.build.folders import Folders
+from eagle3.build.folders import Folders, wants_head
 from eagle3.build.memory import all_bytes, free_bytes
 from eagle3.build.preflight_facts import rules_again, with_facts
 from eagle3.build.preflight_memory import memory_fit
 from eagle3.build.preflight_text import compare_tokenizers
-from eagle3.build.target import check_inline
+from eagle3.build.target import check_inline, load_text
 from eagle3.config.facts import longest_request
 from eagle3.config.load import Composed
 from eagle3.config.schema import EngineConfig
@@ -53,11 +53,11 @@ def preflight(composed: Composed, folders: Folders) -> Preflight:
     filled = with_facts(cfg, target if sound else None, look if whole else None)
     problems = [*folders.problems, *for_target.problems(), *for_head.problems()]
     warnings = list(folders.warnings)
-    if folders.target is not None and folders.head is not None and target is not None:  # it is read with config.json
-        wrong, odd = compare_tokenizers(folders.target, folders.head)
+    if folders.target is not None and target is not None:  # transformers reads config.json with it
+        wrong, odd = _text(cfg, folders.target, folders.head, report)
         problems, warnings = problems + wrong, warnings + odd
     told = {problem.key for problem in problems}
-    if not whole:
+    if not whole or (cfg.spec.layers_to_capture is None and wants_head(cfg) and (look is None or look.choice is None)):
         told.add("spec.layers_to_capture")  # who chooses them is not known
     broken, warned = rules_again(cfg, filled, told)
     broken, warned = (list(map(partial(_in_file, cfg, folders), found)) for found in (broken, warned))
@@ -94,6 +94,18 @@ def _target(cfg: EngineConfig, folder: Path | None, faults: Faults, report: list
     if not _unread(folder, report):
         look_at_target(folder, facts, longest_request(cfg.runtime, facts.max_positions), faults)
     return facts
+
+
+def _text(
+    cfg: EngineConfig, target: Path, head: Path | None, report: list[tuple[str, str]]
+) -> tuple[list[Problem], list[Problem]]:
+    """Problems and warnings of the target's tokenizer and ends, and of a head's beside it."""
+    faults = Faults("target.checkpoint", cfg.target.checkpoint)
+    tokenizer, _ = faults.attempt(lambda: load_text(target), (None, frozenset[int]()))
+    if tokenizer is None:
+        report += [("tokenizer", "none: prompts as token ids only")] * (not faults.seen)
+        return faults.problems(), []
+    return compare_tokenizers(tokenizer, head) if head is not None else ([], [])
 
 
 def _in_file(cfg: EngineConfig, folders: Folders, problem: Problem) -> Problem:

@@ -76,7 +76,8 @@ def rules_again(cfg: EngineConfig, filled: EngineConfig, told: set[str]) -> tupl
 
     def new(found: tuple[Problem, ...], known: set[str]) -> Iterator[Problem]:
         for problem in found:
-            if problem.key not in known and (drafts or not problem.key.startswith("draft.")):
+            told = problem.key in known or problem.key.rpartition(".")[0] in known  # of a whole group's facts
+            if not told and (drafts or not problem.key.startswith("draft.")):
                 yield problem
 
     return list(new(now.errors, told)), list(new(now.warnings, warned))

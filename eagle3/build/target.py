@@ -11,11 +11,12 @@ from eagle3.config.files import read_json
 from eagle3.config.schema import DType, EngineConfig, LoadFormat, TargetConfig
 from eagle3.config.shape import DraftShape
 from eagle3.engine.scheduler import Limits
-from eagle3.errors import ConfigError, Problem, WeightError
+from eagle3.errors import ConfigError, Problem
 from eagle3.models.checkpoint import resolve
 from eagle3.models.decoder import Decoder, ModelFacts
+from eagle3.models.lfs import require_content
 from eagle3.models.weights import dummy_weights, load_weights
-from eagle3.text.tokenizer import Tokenizer, end_token_ids
+from eagle3.text.tokenizer import TOKENIZER_FILES, Tokenizer, end_token_ids
 
 Progress = Callable[[int, int], None]  # bytes of weights loaded, bytes in all
 
@@ -46,7 +47,7 @@ def target_folder(target: TargetConfig) -> Path | None:
 
 
 def facts_in(folder: Path | None, target: TargetConfig) -> ModelFacts:
-    """The target's facts, of its folder or of the configuration; WeightError where these disagree."""
+    """The target's facts, of its folder or of the configuration; ConfigError where these disagree."""
     if folder is None:
         assert target.architecture is not None
         return ModelFacts.from_architecture(target.architecture)
@@ -56,14 +57,13 @@ def facts_in(folder: Path | None, target: TargetConfig) -> ModelFacts:
 
 
 def check_inline(target: TargetConfig, facts: ModelFacts) -> None:
-    """Raise WeightError where the facts that a configuration carries are not those of the checkpoint."""
+    """Raise ConfigError where the facts that a configuration carries are not those of the checkpoint."""
     inline = ModelFacts.from_architecture(target.architecture) if target.architecture else None
     if inline and (wrong := inline.differences(facts)):
-        raise WeightError(
-            "target.architecture and the checkpoint's config.json disagree:\n"
-            + "\n".join(f"  {line}" for line in wrong)
-            + "\nmend target.architecture, or leave it out to take the checkpoint's"
-        )
+        advice = "choose the group of this checkpoint, or target=base, which takes its facts from it, or mend it"
+        text = f"does not go with config.json of {target.checkpoint}: {advice}:\n"
+        text += "\n".join(f"  {line}" for line in wrong)
+        raise ConfigError([Problem("target.architecture", text, inline.architecture)])
 
 
 def engine_limits(cfg: EngineConfig, facts: ModelFacts) -> Limits:
@@ -121,5 +121,7 @@ def load_text(folder: Path | None) -> tuple[Tokenizer | None, frozenset[int]]:
     """The checkpoint's tokenizer, if it has one, and the tokens that end an answer."""
     if folder is None:
         return None, frozenset()
+    for name in TOKENIZER_FILES:
+        require_content(folder / name)
     tokenizer = Tokenizer.find(folder)
     return tokenizer, frozenset(end_token_ids(folder, tokenizer))

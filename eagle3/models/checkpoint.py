@@ -64,12 +64,20 @@ def has_weights(folder: Path) -> bool:
 
 def _complete(folder: Path, checkpoint: str) -> Path:
     if not (folder / "config.json").is_file():
-        raise WeightError(f"{checkpoint}: has no config.json")
+        raise WeightError(f"{checkpoint}: has no config.json{_numbered(folder)}")
     if not has_weights(folder):
         raise WeightError(
             f"{checkpoint}: {_nothing_said(folder / 'config.json')}has no weights ({' or '.join(WEIGHTS)})"
         )
     return folder
+
+
+def _numbered(folder: Path) -> str:
+    """The checkpoints of a training run below its folder, or below its `checkpoints`: what was probably meant."""
+    inner = folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder
+    places = [file.parent for file in inner.glob("*/config.json") if re.fullmatch("[0-9]+", file.parent.name)]
+    names = [str(place) for place in sorted(places, key=lambda place: int(place.name))]
+    return f"; name one of those below it: {', '.join(names[-4:])}" if names else ""
 
 
 def _nothing_said(config: Path) -> str:

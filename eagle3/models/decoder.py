@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from eagle3.config.support import TARGETS
 from eagle3.errors import UnsupportedError, WeightError
 from eagle3.kv.meta import AttnMeta
 from eagle3.kv.pool import KVLayout, KVPool
+from eagle3.models.fact_lines import differing, rope_pairs
 from eagle3.models.families import Family, family
 from eagle3.models.target_config import read_config
 from eagle3.nn.attention import Attention, Core, PagedCore
@@ -43,7 +43,6 @@ _KEYS = {
 }
 _OTHER_KEYS = {
     "kv_heads": "num_key_value_heads",
-    "rope": "rope_theta, rope_scaling",
     "windows": "sliding_window, layer_types",
 }
 
@@ -83,6 +82,10 @@ class ModelFacts:
         config = read_config(source) if isinstance(source, Path) else source
         try:
             return cls._from_config(config)
+        except (UnsupportedError, WeightError) as fault:
+            raise type(fault)(
+                f"{source / 'config.json'}: {fault}" if isinstance(source, Path) else str(fault)
+            ) from fault
         except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as fault:
             raise WeightError(f"config.json of {source} makes no sense: {type(fault).__name__} {fault}") from fault
 
@@ -99,7 +102,7 @@ class ModelFacts:
         facts = cls._of(config, architecture, rope)
         counts = head_counts(facts.heads, facts.kv_heads, facts.head_dim)
         if wrong := [f"{key} {message}, not {value}" for key, message, value in counts]:
-            raise WeightError(f"config.json makes no sense: {'; '.join(wrong)}")
+            raise WeightError(f"makes no sense: {'; '.join(wrong)}")
         return facts
 
     @classmethod
@@ -140,13 +143,9 @@ class ModelFacts:
 
     def differences(self, other: "ModelFacts") -> list[str]:
         """One line for every fact in which two descriptions of a model disagree: its key, ours, theirs."""
-        lines = []
-        for name in (f.name for f in fields(self)):
-            ours, theirs = getattr(self, name), getattr(other, name)
-            same = isclose(ours, theirs, rel_tol=1e-6) if isinstance(ours, float) else ours == theirs
-            if not same:
-                lines.append(f"{_KEYS.get(name) or _OTHER_KEYS.get(name, name)}: {ours} here, {theirs} there")
-        return lines
+        names = [field.name for field in fields(self) if field.name != "rope"]
+        pairs = {_KEYS.get(n) or _OTHER_KEYS.get(n, n): (getattr(self, n), getattr(other, n)) for n in names}
+        return differing(pairs | rope_pairs(self.rope, other.rope))
 
 
 def _windows(window: int | None, kinds: Sequence[str] | None, layers: int, architecture: str) -> tuple[int | None, ...]:

@@ -9,6 +9,7 @@ from eagle3.config.files import read_json
 from eagle3.config.schema import LayerIds
 from eagle3.config.shape import default_capture
 from eagle3.errors import ConfigError, Problem, UnsupportedError, WeightError
+from eagle3.models.lfs import require_content
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 CONVENTION = "layer_ids_convention"  # of our own heads: whether that list means outputs or inputs
@@ -21,6 +22,7 @@ _MODELOPT = ("use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mt
 def read_head_config(folder: Path) -> dict[str, Any]:
     """config.json of a head; WeightError where it cannot be read."""
     file = folder / "config.json"
+    require_content(file)
     try:
         config = read_json(file)
     except FileNotFoundError as fault:
@@ -46,6 +48,12 @@ def listed_layers(config: Mapping[str, Any]) -> list[int] | None:
     if not isinstance(listed, list) or not all(type(i) is int for i in listed):
         raise WeightError(f"{LAYER_IDS} must be a list of integers, not {listed!r}")
     return listed
+
+
+def names_layers(config: Mapping[str, Any]) -> bool:
+    """Whether a head says in any way what it reads."""
+    listed = (config.get(LAYER_IDS), (config.get(NESTED) or {}).get(LAYER_IDS))
+    return reads_final_norm(config) or listed != (None, None)
 
 
 def reads_final_norm(config: Mapping[str, Any]) -> bool:
@@ -109,7 +117,10 @@ def capture_layers(
         )
     outputs = tuple(sorted(i - shift if i >= 0 else i for i in listed))
     if problem := _fault(outputs, layers, count):
-        raise WeightError(f"{LAYER_IDS} {listed}, read as {meaning.value}s of layers: {problem}")
+        key = LAYER_IDS if config.get(LAYER_IDS) is not None else f"{NESTED}.{LAYER_IDS}"
+        raise WeightError(
+            f"config.json's {key} {listed}, read as {meaning.value}s of layers: {problem}; {_USER_LAYERS} overrules it"
+        )
     return CaptureChoice(outputs, "head", meaning)
 
 

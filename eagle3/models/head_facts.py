@@ -7,6 +7,7 @@ from torch import Tensor
 from eagle3.config.schema import Architecture
 from eagle3.errors import WeightError
 from eagle3.models.decoder import Decoder
+from eagle3.models.fact_lines import differing, rope_pairs
 from eagle3.nn.embedding import Embedding
 from eagle3.nn.linear import Linear
 from eagle3.nn.rope import RopeFacts
@@ -99,7 +100,7 @@ class HeadFacts:
         return facts
 
     def differences(self, inline: Architecture) -> list[str]:
-        """One line for every fact in which a configuration's inline copy disagrees: its key, ours, its."""
+        """One line for every fact in which a configuration's inline copy disagrees: its key, the copy's, ours."""
         pairs = {
             "hidden_size": (self.hidden, inline.hidden_size),
             "target_hidden_size": (self.target_hidden, inline.target_hidden_size or inline.hidden_size),
@@ -116,11 +117,8 @@ class HeadFacts:
             "rms_norm_eps": (self.eps, inline.rms_norm_eps),
             "attention_bias": (self.qkv_bias, inline.attention_bias),
             "mlp_bias": (self.mlp_bias, inline.mlp_bias),
-            "rope_theta, rope_scaling": (
-                self.rope,
-                RopeFacts.of(inline.rope_theta, inline.max_position_embeddings, inline.rope_scaling),
+            **rope_pairs(
+                self.rope, RopeFacts.of(inline.rope_theta, inline.max_position_embeddings, inline.rope_scaling)
             ),
         }
-        return [
-            f"  {key}: {ours} here, {its} in the configuration" for key, (ours, its) in pairs.items() if ours != its
-        ]
+        return [f"  {line}" for line in differing({key: (its, ours) for key, (ours, its) in pairs.items()})]

@@ -281,4 +281,6 @@ class _Reader:
 
     def _mapped(self, draft_vocab: int) -> bool:
         d2t, t2d = (self.files.read(name) if name in self.tensors else None for name in ("d2t", "t2d"))
-        return check_d2t(d2t, t2d, self.target.vocab, draft_vocab, str(self.files.folder))
+        named = [str(self.tensors[name].file) for name in ("d2t", "t2d") if name in self.tensors]
+        where = ", ".join(dict.fromkeys(named)) or str(self.files.folder)
+        return check_d2t(d2t, t2d, self.target.vocab, draft_vocab, where)

@@ -13,7 +13,7 @@ from eagle3.errors import WeightError
 from eagle3.models.decoder import Decoder, ModelFacts
 from eagle3.models.eagle import EagleHead, head_names
 from eagle3.models.faults import Faults
-from eagle3.models.head_config import CaptureChoice, capture_layers, listed_layers
+from eagle3.models.head_config import CaptureChoice, capture_layers, listed_layers, names_layers
 from eagle3.models.head_facts import HeadFacts, Lender
 from eagle3.models.head_fields import check_fields
 from eagle3.models.head_files import HeadFiles, read_head
@@ -119,7 +119,8 @@ def look_at_head(
 ) -> HeadLook | None:
     """Hold a head's headers against config.json, the target and what a configuration says; None if unreadable.
 
-    Where the target is not known, what a head says of it is believed, and the layers that it reads are not judged.
+    Where the target is not known, what a head says of it is believed, and the layers that it reads are not judged;
+    nor is their default where it leaves open what it is, as it may have named some in what is lost.
     `max_seq_len` None: as long as the head was made for.
     """
     files = faults.attempt(lambda: read_head(folder), None)
@@ -136,7 +137,7 @@ def look_at_head(
     choice: CaptureChoice | None = None
     if target is None:
         faults.sound(partial(listed_layers, files.config))  # a list, if it has one
-    else:
+    elif facts is not None or user_layers is not None or names_layers(files.config):
         rule = user_layers, files.config, cfg.layer_ids_convention, target.layers, captured
         choice = faults.attempt(partial(capture_layers, *rule), None)
     if facts is None:

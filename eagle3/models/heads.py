@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from eagle3.config.schema import Architecture, DraftConfig, LayerIds
-from eagle3.errors import UnsupportedError, WeightError
+from eagle3.errors import ConfigError, Problem, UnsupportedError
 from eagle3.models.eagle import EagleHead, head_names
 from eagle3.models.head_config import CaptureChoice, capture_layers
 from eagle3.models.head_facts import HeadFacts, Lender
@@ -82,9 +82,11 @@ def load_head(
 
 
 def check_inline(files: HeadFiles, facts: HeadFacts, cfg: DraftConfig) -> None:
-    """Raise WeightError where the facts that a configuration carries are not the files'."""
+    """Raise ConfigError where the facts that a configuration carries are not the files'."""
     if cfg.architecture is not None and (lines := facts.differences(cfg.architecture)):
-        raise WeightError(f"{files.folder} is not what draft.architecture says:\n" + "\n".join(lines))
+        advice = "choose the group of this checkpoint, or draft=eagle3, which takes its facts from them, or mend it"
+        text = f"does not go with the files in {files.folder}: {advice}:\n" + "\n".join(lines)
+        raise ConfigError([Problem("draft.architecture", text, cfg.architecture.architecture)])
 
 
 def stored_type(files: HeadFiles) -> str:

@@ -1,6 +1,7 @@
 """The files of a checkpoint: which there are, what is in them, and one tensor at a time out of them."""
 
 import pickle
+import re
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from eagle3.config.files import read_json
 from eagle3.errors import WeightError
+from eagle3.models.lfs import is_pointer, require_content
 
 _SINGLE = (
     "model.safetensors",
@@ -22,6 +24,7 @@ _SINGLE = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+_PART = re.compile(r"(model|pytorch_model)-\d+-of-\d+(\.safetensors|\.bin)")
 # what damaged files of either kind are seen to raise
 _UNREADABLE = (
     SafetensorError, pickle.UnpicklingError, struct.error, RuntimeError, ValueError, KeyError, IndexError, EOFError,
@@ -53,10 +56,17 @@ def shards(folder: Path) -> list[Path]:
     for name in _SINGLE:
         if (folder / name).is_file():
             return _indexed(folder / name) if name.endswith(".json") else [folder / name]
+    if parts := sorted(name for name in (file.name for file in folder.iterdir()) if _PART.fullmatch(name)):
+        index = _PART.sub(r"\1\2.index.json", parts[0])
+        raise WeightError(
+            f"{folder} has {len(parts)} shards ({parts[0]}{', …' if len(parts) > 1 else ''}), but their index is lost:"
+            f" fetch {index}, which tells what is in each"
+        )
     raise WeightError(f"{folder} has no weights; looked for {', '.join(_SINGLE)}")
 
 
 def _indexed(index: Path) -> list[Path]:
+    require_content(index)
     try:
         listed = read_json(index)["weight_map"]
         by_file: dict[str, set[str]] = {}
@@ -80,7 +90,7 @@ def read_whole(folder: Path) -> list[Path]:
     """Weight files of a folder that cannot be looked into without reading all of them: the .bin of torch before 1.6."""
     if any((folder / name).is_file() for name in _SINGLE[:2]):
         return []
-    return [file for file in sorted(folder.glob("*.bin")) if not _zipped(file)]
+    return [file for file in sorted(folder.glob("*.bin")) if not _zipped(file) and not is_pointer(file)]
 
 
 def _zipped(file: Path) -> bool:
@@ -94,6 +104,7 @@ def _zipped(file: Path) -> bool:
 @contextmanager
 def open_shard(file: Path) -> Iterator[Shard]:
     """Open a .safetensors or .bin file; if it cannot be read, a WeightError names it."""
+    require_content(file)
     opened = _safetensors if file.suffix == ".safetensors" else _pickled
     try:
         shard = opened(file)

@@ -8,11 +8,14 @@ from eagle3.config.files import read_json
 from eagle3.config.rules_model import MOST, MOST_LAYERS
 from eagle3.config.schema import DType
 from eagle3.errors import UnsupportedError, WeightError
+from eagle3.models.families import FAMILIES
+from eagle3.models.lfs import require_content
 from eagle3.nn.rope import require_known
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+_LEAST = tuple(key for key in NEEDED if key != "max_position_embeddings")  # transformers has defaults for them
 _TYPES = [each.value for each in DType if each is not DType.auto]
 
 
@@ -34,13 +37,21 @@ def read_config(folder: Path) -> "PretrainedConfig":
 
 
 def _require_sound(file: Path) -> None:
-    """Sizes and rope that can be, before transformers reads the file: it would compute with them, or print a line."""
+    """Sizes and rope that can be, before transformers reads the file: it would compute with them, or print a line.
+
+    What a model of ours must say is there: transformers would make it up.
+    """
+    require_content(file)
     try:
         raw = read_json(file)
     except (OSError, ValueError) as fault:
         raise WeightError(f"{file} cannot be read: {fault}") from fault
     if not isinstance(raw, dict):
         raise WeightError(f"{file} must hold an object")
+    names = raw.get("architectures")
+    ours = not names or (isinstance(names, list) and names[0] in tuple(FAMILIES))
+    if ours and (lacking := [key for key in ("architectures", *_LEAST) if raw.get(key) is None]):
+        raise WeightError(f"{file} lacks {', '.join(lacking)}")
     for key in (*NEEDED, "num_key_value_heads", "head_dim"):
         value, most = raw.get(key), MOST_LAYERS if key == "num_hidden_layers" else MOST
         if value is not None and (type(value) is not int or not 1 <= value <= most):

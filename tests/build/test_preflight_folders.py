@@ -101,4 +101,4 @@ def test_a_targets_broken_tokenizer_is_no_fault_of_its_head(pair: Path) -> None:
     write_tokenizer(pair / "target")
     write_tokenizer(pair / "head")
     (pair / "target" / "tokenizer.json").write_text("{")
-    assert [problem.key for problem in look(pair).warnings] == ["target.checkpoint"]
+    assert [problem.key for problem in look(pair).problems] == ["target.checkpoint"]

@@ -114,7 +114,7 @@ FILES: dict[str, tuple[str, Damage, str]] = {
     "config is a folder": ("target", no_file(CONFIG), CONFIG),
     "config is a link to itself": ("head", loop(CONFIG), CONFIG),
     "a key twice": ("target", text(CONFIG, '{"model_type": "llama", "model_type": "x9"}'), "model_type twice"),
-    "a key twice, of a head": ("head", text(CONFIG, '{"a": 1, "a": 1}'), "says a twice"),
+    "a key twice, of a head": ("head", text(CONFIG, '{"a": 1, "a": 2}'), "says a twice"),
     "hidden size absurd": ("target", say(hidden_size=10**12, head_dim=16), "hidden_size is 1000000000000"),
     "hidden size beyond all integers": ("target", say(hidden_size=10**30, head_dim=16), "hidden_size"),
     "layers absurd": ("target", say(num_hidden_layers=10**12), "num_hidden_layers"),

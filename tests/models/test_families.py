@@ -132,7 +132,7 @@ def test_inline_facts_equal_those_of_the_files(
 def test_a_window_in_one_description_alone_is_told() -> None:
     ours, theirs = (inline("MistralForCausalLM", sliding_window=window) for window in (3, None))
     assert ModelFacts.from_architecture(ours).differences(ModelFacts.from_architecture(theirs)) == [
-        "sliding_window, layer_types: (3, 3) here, () there"
+        "sliding_window, layer_types: [3, 3] here, [] there"
     ]
 
 
