@@ -174,7 +174,7 @@ def outcome(done: dict[str, Any], arm: str) -> Outcome:
         "output_throughput_min": least,
         "output_throughput_max": most,
         "plain_output_throughput": plain and plain["output_throughput"][1],
-        "passes": done["repeats"],
+        "passes": cell["passes"],
         "speedup": speedup and speedup["output_throughput"],
         "tau": spec and spec["mean_acceptance_length"],
         "step_ms": step and step[1],

@@ -49,7 +49,9 @@ def told(error: BaseException) -> str:
     """What a fault of Hydra's says, its cause included, on one line."""
     parts = [str(error)] + ([str(error.__cause__)] if error.__cause__ else [])
     lines = [line.strip() for part in parts for line in part.splitlines()]
-    return "; ".join(line for line in lines if line and not line.startswith(("full_key", "object_type")))
+    return "; ".join(
+        line for line in lines if line and not line.startswith(("full_key", "reference_type", "object_type"))
+    )
 
 
 def compose(

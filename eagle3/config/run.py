@@ -4,9 +4,9 @@ import json
 import logging
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TextIO, cast
@@ -20,7 +20,7 @@ from eagle3.config import ahead, results
 from eagle3.config.compose import FAULTS, Composed, compose, compose_dict, told
 from eagle3.config.flags import HydraFlags
 from eagle3.config.overrides import admit, forced, parse
-from eagle3.config.results import Outcome, Stopped, Tell
+from eagle3.config.results import Outcome, Result, Stopped, Tell
 from eagle3.config.session import loader_of, session
 from eagle3.errors import ConfigError, Eagle3Error, Problem
 
@@ -107,13 +107,53 @@ def _show(hydra: Hydra, flags: HydraFlags, overrides: list[str]) -> None:
         hydra.show_cfg(flags.config_name, overrides, flags.cfg, package, flags.resolve)
 
 
+@dataclass(frozen=True)
+class _End:
+    """What became of a task."""
+
+    outcome: Outcome | float | None = None
+    load: dict[str, str] = field(default_factory=dict)
+    error: BaseException | None = None  # what ended it before its time
+
+    def leave(self) -> Result:
+        """Write result.json into the folder of the run; what it holds."""
+        job = HydraConfig.get()
+        stopped = isinstance(self.error, KeyboardInterrupt)
+        failure = None if self.error is None or stopped else f"{type(self.error).__name__}: {self.error}"
+        result = {
+            "status": "failed" if failure else "stopped" if stopped else "done",
+            "overrides": list(job.overrides.task),
+            "choices": {group: name for group, name in job.runtime.choices.items() if not group.startswith("hydra/")},
+            "load": self.load,
+            **results.told(self.outcome),
+            "error": failure,
+        }
+        (Path(job.runtime.output_dir) / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+        return result
+
+
+def _ended(task: Task, cfg: DictConfig, running: Mapping[str, str] | None = None) -> _End:
+    """Run a task to its end, whatever that is. `running` is what a sweep runs by: a swept file cannot change it."""
+    job, load = HydraConfig.get(), dict[str, str]()
+    try:
+        if running and (problems := list(ahead.late(running, job.runtime.choices))):  # where it was not judged ahead
+            raise ConfigError(problems)
+        composed = compose_dict(cfg, list(job.overrides.task))
+        load = results.load(composed.config)
+        return _End(_placed(task, composed), load)
+    except KeyboardInterrupt as stop:
+        return _End(stop.outcome if isinstance(stop, Stopped) else None, load, stop)
+    except Exception as error:  # the border of a run: a sweep goes on, the file says what happened
+        return _End(None, load, error)
+
+
 def _once(task: Task, cfg: DictConfig) -> Eagle3Error | None:
     """A single run. Errors of ours are handed back as a value, so that Hydra prints no trace of them."""
-    try:
-        _placed(task, compose_dict(cfg, list(HydraConfig.get().overrides.task)))
-    except Eagle3Error as error:
-        return error
-    return None
+    end = _ended(task, cfg)
+    end.leave()
+    if end.error is None or isinstance(end.error, Eagle3Error):
+        return end.error
+    raise end.error
 
 
 def _placed(task: Task, composed: Composed) -> Outcome | float | None:
@@ -125,40 +165,16 @@ def _placed(task: Task, composed: Composed) -> Outcome | float | None:
 
 
 def _job(task: Task, index: Path, running: dict[str, str], cfg: DictConfig) -> float | None:
-    """A sweep's job: leaves result.json in its folder, and a copy in `index`, whatever happens.
-
-    `running` is what the sweep runs by: what a swept file asks for comes too late, and is a fault.
-    """
-    job = HydraConfig.get()
-    overrides = list(job.overrides.task)
-    outcome, failure, load, stopped = None, None, dict[str, str](), None
-    try:
-        if problems := list(ahead.late(running, job.runtime.choices)):  # where it was not judged ahead
-            raise ConfigError(problems)
-        composed = compose_dict(cfg, overrides)
-        load = results.load(composed.config)
-        outcome = _placed(task, composed)
-    except KeyboardInterrupt as stop:
-        outcome, stopped = stop.outcome if isinstance(stop, Stopped) else None, stop
-    except Exception as error:  # the border of a job: the sweep goes on, the file says what happened
-        failure = f"{type(error).__name__}: {error}"
-        log.error(failure, exc_info=not isinstance(error, Eagle3Error))
-    result = {
-        "status": "failed" if failure else "stopped" if stopped else "done",
-        "overrides": overrides,
-        "choices": {group: name for group, name in job.runtime.choices.items() if not group.startswith("hydra/")},
-        "load": load,
-        **results.told(outcome),
-        "error": failure,
-    }
-    text = json.dumps(result, indent=2)
-    (Path(job.runtime.output_dir) / "result.json").write_text(text + "\n")
+    """A sweep's job: leaves result.json in its folder, and a copy in `index`, whatever happens."""
+    end, job = _ended(task, cfg, running), HydraConfig.get()
+    result = end.leave()
     (index / f"{job.job.num}.json").write_text(json.dumps(result | {"folder": job.runtime.output_dir}))
-    if stopped:
-        raise stopped
-    if failure:
-        raise JobFailed(failure)
-    return outcome.value if isinstance(outcome, Outcome) else outcome
+    if isinstance(end.error, KeyboardInterrupt):
+        raise end.error
+    if end.error is not None:
+        log.error(result["error"], exc_info=None if isinstance(end.error, Eagle3Error) else end.error)
+        raise JobFailed(result["error"])
+    return end.outcome.value if isinstance(end.outcome, Outcome) else end.outcome
 
 
 @dataclass(frozen=True)
@@ -200,7 +216,7 @@ def _hydras(key: str, error: BaseException) -> Problem:
     """What Hydra cannot do, which it says well of configurations, and of settings of its own hardly."""
     if isinstance(error, FAULTS):
         return Problem(key, told(error))
-    said = str(error) or "no reason is given"
+    said = told(error) or "no reason is given"
     return Problem("hydra", f"Hydra cannot run this with its settings (hydra.…): {type(error).__name__}, {said}")
 
 

@@ -1,6 +1,7 @@
 """Runs and sweeps through Hydra's own launchers and sweepers."""
 
 import json
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ def test_a_single_run_gets_the_judged_config_and_a_folder() -> None:
     assert seen[0].config.kv.tokens_per_block == 8
     assert seen[0].overrides == ("kv.tokens_per_block=8",)
     assert next(Path("outputs").rglob(".hydra/overrides.yaml")).read_text() == "- kv.tokens_per_block=8\n"
+
+
+@pytest.mark.parametrize(("size", "status"), [(8, "done"), (16, "failed"), (128, "failed")])
+def test_a_single_run_leaves_what_it_came_to(size: int, status: str) -> None:
+    error = {8: nullcontext(), 16: pytest.raises(ValueError, match="sixteen"), 128: pytest.raises(ConfigError)}[size]
+    with error:
+        run(sweep_task.page, HydraFlags(), [f"kv.tokens_per_block={size}"])
+    told = json.loads(next(Path("outputs").rglob("result.json")).read_text())
+    assert (told["status"], told["numbers"].get("tau")) == (status, 2.0 if size == 8 else None)
 
 
 @pytest.mark.parametrize("flags", [HydraFlags(), SWEEP], ids=["run", "sweep"])
