@@ -20,7 +20,7 @@ def support(json_: Json = False) -> None:
         return
     table = Table("feature")
     table.add_column("built", no_wrap=True)
-    table.add_column("keys", no_wrap=True)
+    table.add_column("keys", overflow="fold")
     table.add_column("note", overflow="fold")
     for feature in FEATURES:
         mark = "yes" if feature.built else "not yet"

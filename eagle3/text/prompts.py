@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
+from eagle3.config.support import FEATURES
 from eagle3.errors import ConfigError, Problem
 
 KINDS = ("prompt", "messages", "prompt_ids")
@@ -86,6 +87,8 @@ def _problems(row: Mapping[str, Any]) -> Iterator[str]:
     if len(given) != 1:
         yield f"wants exactly one of {', '.join(KINDS)}, got {' and '.join(given) or 'none'}"
     for key, value in row.items():
+        if key in UNBUILT:
+            continue
         if key not in CHECKS:
             near = get_close_matches(key, CHECKS, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(CHECKS)}"
@@ -145,6 +148,16 @@ CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {
     "stop": (lambda value: value is None or _is_texts(value), "a list of strings or null"),
     "ignore_eos": (lambda value: isinstance(value, bool), "true or false"),
 }
+
+
+# judged with the sampling that they become part of, which refuses by name what they ask for
+UNBUILT = frozenset(
+    key.removeprefix("sampling.")
+    for feature in FEATURES
+    if not feature.built
+    for key in feature.asks
+    if key.startswith("sampling.")
+)
 
 
 def _read(source: str | Path, name: str) -> str:

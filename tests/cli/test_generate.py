@@ -157,7 +157,7 @@ def test_every_fault_of_a_file_is_told_with_its_line_before_the_build(
     target: str, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("eagle3.build.engine.build_engine", unbuilt)
-    asked = [{"presence_penalty": 5}, {"top_k": "x"}, {"max_new_tokens": 0, "stop": [""]}, {}]
+    asked = [{"presence_penalty": 5}, {"top_k": "x"}, {"max_new_tokens": 0, "stop": [""]}, {"n": 1}, {"n": 2}]
     (tmp_path / "bad.jsonl").write_text("\n".join(json.dumps({"prompt": "a", **own}) for own in asked))
     assert run(target, "--prompt-file", "bad.jsonl", "sampling.top_p=7") == 2
     err = capsys.readouterr().err
@@ -166,8 +166,8 @@ def test_every_fault_of_a_file_is_told_with_its_line_before_the_build(
     assert "sampling.top_p" in err
     assert run(target, "--prompt-file", "bad.jsonl") == 2
     err = capsys.readouterr().err
-    assert "4 problems" in err
-    for key, line in (("presence_penalty", 1), ("max_new_tokens", 3), ("stop", 3)):
+    assert "5 problems" in err
+    for key, line in (("presence_penalty", 1), ("max_new_tokens", 3), ("stop", 3), ("n", 5)):
         assert re.search(rf"  {key}  .*\n.* from bad\.jsonl:{line}\n", err), key
     assert "  bad.jsonl:2  top_k wants an integer" in err
 

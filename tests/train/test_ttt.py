@@ -153,7 +153,7 @@ def test_losses_accuracies_and_gradients_equal_the_restatement(mean: LossMean) -
 
     done = unroll(head, packed(), Teacher(target, LAYERS, vocabulary(head))(packed()), Rule(S, 0.8, mean=mean))
 
-    assert done.losses.tolist() == pytest.approx([float(x) for x in losses], abs=1e-9, rel=0)
+    assert done.losses.tolist() == pytest.approx([float(x.detach()) for x in losses], abs=1e-9, rel=0)
     assert (done.hits.double() / (done.counted + 1e-6)).tolist() == pytest.approx(accuracies, abs=1e-9)
     assert 0 < float(done.hits.sum()) < float(done.counted.sum())
     got = torch.autograd.grad(done.total(0.8), list(head.parameters()))
