@@ -101,7 +101,7 @@ def _result(file: Path) -> Result:
 def _sweep(folders: Sequence[Path]) -> list[Panel]:
     files = [file for folder in folders for file in sorted(folder.glob("*/result.json"), key=_place)]
     results = [_result(file) for file in files]
-    by_key = {key: [settings(result).get(key, "–") for result in results] for key in swept(results)}
+    by_key = {key: [settings(result["overrides"]).get(key, "–") for result in results] for key in swept(results)}
     if not 1 <= len(by_key) <= 2:
         raise _wrong(f"one or two swept keys can be drawn, not {len(by_key)}", [*by_key] or [*map(str, folders)])
     x = max(by_key, key=lambda key: (_numbers(by_key[key]) is not None, len(set(by_key[key]))))

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -67,17 +67,23 @@ def load(config: EngineConfig) -> dict[str, str]:
     return {key: value if isinstance(value, str) else json.dumps(value, separators=(",", ":")) for key, value in pairs}
 
 
-def settings(result: Result) -> dict[str, str]:
+def settings(overrides: Sequence[str]) -> dict[str, str]:
     """A job's overrides by key."""
-    pairs = (text.lstrip("+~").partition("=") for text in result["overrides"])
+    pairs = (text.lstrip("+~").partition("=") for text in overrides)
     return {key: value for key, _, value in pairs}
 
 
 def swept(results: Sequence[Result]) -> list[str]:
-    """The keys whose values differ between jobs, as they first come."""
-    jobs = [settings(result) for result in results]
-    keys = dict.fromkeys(key for job in jobs for key in job)
-    return [key for key in keys if len({job.get(key) for job in jobs}) > 1]
+    """The keys whose values differ between jobs, also between jobs that never began, as they first come."""
+    known = {key for result in results for key in result.get("swept", ())}
+    return varied([result["overrides"] for result in results], known)
+
+
+def varied(jobs: Sequence[Sequence[str]], known: Collection[str] = ()) -> list[str]:
+    """The keys whose values differ between jobs of these overrides, and those that are `known` to."""
+    values = [settings(overrides) for overrides in jobs]
+    keys = dict.fromkeys(key for job in values for key in job)
+    return [key for key in keys if key in known or len({job.get(key) for job in values}) > 1]
 
 
 def differing(results: Sequence[Result]) -> dict[str, list[str | None]]:
@@ -85,7 +91,9 @@ def differing(results: Sequence[Result]) -> dict[str, list[str | None]]:
 
     Of the latter what belongs to a swept key, or differs just as a key before it, is left out.
     """
-    found: dict[str, list[str | None]] = {key: [settings(r).get(key) for r in results] for key in swept(results)}
+    found: dict[str, list[str | None]] = {
+        key: [settings(r["overrides"]).get(key) for r in results] for key in swept(results)
+    }
     for brought in ("choices", "load"):
         for key in dict.fromkeys(key for result in results for key in result[brought]):
             cells = [result[brought].get(key) for result in results]
@@ -96,13 +104,13 @@ def differing(results: Sequence[Result]) -> dict[str, list[str | None]]:
 
 
 def best(results: Sequence[Result]) -> set[int]:
-    """The places of jobs with the largest value of those under the same load, where there are others to compare.
+    """The places of jobs with the largest value of those that ended under the same load, where there are others.
 
     None where more is not better, where acceptance is not valid, or where plain decoding is faster.
     """
     groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for i, result in enumerate(results):
-        if result["numbers"] and result["value"] is not None and _valid(result):
+        if result["status"] == "done" and result["numbers"] and result["value"] is not None and _valid(result):
             groups.setdefault(tuple(result["load"].items()), []).append(i)
     first = {max(group, key=lambda i: results[i]["value"]) for group in groups.values() if len(group) > 1}
     return {i for i in first if (results[i]["numbers"].get("speedup") or 1) >= 1}

@@ -115,14 +115,15 @@ class _End:
     load: dict[str, str] = field(default_factory=dict)
     error: BaseException | None = None  # what ended it before its time
 
-    def leave(self) -> Result:
-        """Write result.json into the folder of the run; what it holds."""
+    def leave(self, swept: Sequence[str] = ()) -> Result:
+        """Write result.json into the folder of the run, one of a sweep over the keys `swept`; what it holds."""
         job = HydraConfig.get()
         stopped = isinstance(self.error, KeyboardInterrupt)
         failure = None if self.error is None or stopped else f"{type(self.error).__name__}: {self.error}"
         result = {
             "status": "failed" if failure else "stopped" if stopped else "done",
             "overrides": list(job.overrides.task),
+            "swept": list(swept),
             "choices": {group: name for group, name in job.runtime.choices.items() if not group.startswith("hydra/")},
             "load": self.load,
             **results.told(self.outcome),
@@ -164,10 +165,10 @@ def _placed(task: Task, composed: Composed) -> Outcome | float | None:
         raise ConfigError([composed.placed(problem) for problem in error.problems]) from error
 
 
-def _job(task: Task, index: Path, running: dict[str, str], cfg: DictConfig) -> float | None:
+def _job(task: Task, index: Path, running: dict[str, str], swept: list[str], cfg: DictConfig) -> float | None:
     """A sweep's job: leaves result.json in its folder, and a copy in `index`, whatever happens."""
     end, job = _ended(task, cfg, running), HydraConfig.get()
-    result = end.leave()
+    result = end.leave(swept)
     (index / f"{job.job.num}.json").write_text(json.dumps(result | {"folder": job.runtime.output_dir}))
     if isinstance(end.error, KeyboardInterrupt):
         raise end.error
@@ -199,7 +200,9 @@ def _sweep(hydra: Hydra, sweep: Sweep, config_name: str, overrides: list[str], p
         running = ahead.chosen(whole.hydra.runtime.choices)
         try:
             with _folder("hydra.sweep.dir", overrides), redirect_stderr(cast(TextIO, _Quiet(sys.stderr))):
-                hydra.multirun(config_name, partial(_job, sweep.task, index, running), overrides)
+                hydra.multirun(
+                    config_name, partial(_job, sweep.task, index, running, results.varied(jobs or [])), overrides
+                )
         except JobFailed:
             failed = True
         except HYDRAS as error:  # a job's own never come here

@@ -277,6 +277,7 @@ def test_a_job_that_is_interrupted_leaves_what_it_came_to(capsys: pytest.Capture
     found = [told for _, told in sorted(results().items())]
     assert [told["status"] for told in found] == ["done", "stopped"]
     assert found[1]["numbers"] == {"tau": 2.0}
+    assert found[0]["swept"] == ["kv.tokens_per_block"]
     assert "kv.tokens_per_block" in capsys.readouterr().err, "the table of both"
 
 

@@ -67,6 +67,7 @@ def test_the_best_is_one_of_those_that_can_be_compared() -> None:
     assert best([rate("a=1", 5.0)]) == set(), "of one there is none"
     assert best([rate("a=1", 5.0), rate("a=2", 7.0)]) == {1}
     assert best([rate("a=1", 5.0), rate("a=2", 7.0, valid=False)]) == set()
+    assert best([rate("a=1", 5.0), rate("a=2", 6.0), rate("a=3", 7.0) | {"status": "stopped"}]) == {1}
     assert best([rate("a=1", 5.0, 0.7), rate("a=2", 7.0, 0.9)]) == set(), "plain decoding is faster"
     assert best([rate("a=1", 5.0, None), rate("a=2", 7.0, None)]) == {1}, "plain decoding alone"
 
@@ -135,6 +136,7 @@ def test_how_passes_differed_is_for_wide_tables() -> None:
 def test_what_all_jobs_share_or_repeat_was_not_swept() -> None:
     assert swept(SWEEP[:2]) == ["spec", "x.y"]
     assert swept([SWEEP[0], SWEEP[0]]) == []
+    assert swept([SWEEP[0] | {"swept": ["x.y"]}]) == ["x.y"], "others never began"
     assert swept(SWEEP[1:3]) == ["x.y"], "a job without the key differs"
 
 
