@@ -93,7 +93,8 @@ def _result(file: Path) -> Result:
         found: dict[str, Any] = json.loads("\n".join(_lines_of(file)))
         numbers = found.get("numbers") or {}
         told = {name: float(numbers[name]) for name in (*DRAWN, PLAIN) if numbers.get(name) is not None}
-        return {"overrides": [*map(str, found["overrides"])], "valid": found.get("acceptance_valid"), "numbers": told}
+        keys, overrides = [*map(str, found.get("swept") or ())], [*map(str, found["overrides"])]
+        return {"overrides": overrides, "keys": keys, "valid": found.get("acceptance_valid"), "numbers": told}
     except (ValueError, LookupError, TypeError, AttributeError) as fault:
         raise _wrong("is no result of a sweep's job", str(file)) from fault
 
@@ -101,7 +102,8 @@ def _result(file: Path) -> Result:
 def _sweep(folders: Sequence[Path]) -> list[Panel]:
     files = [file for folder in folders for file in sorted(folder.glob("*/result.json"), key=_place)]
     results = [_result(file) for file in files]
-    by_key = {key: [settings(result["overrides"]).get(key, "–") for result in results] for key in swept(results)}
+    keys = swept(results) or dict.fromkeys(key for result in results for key in result["keys"])  # of one job left
+    by_key = {key: [settings(result["overrides"]).get(key, "–") for result in results] for key in keys}
     if not 1 <= len(by_key) <= 2:
         raise _wrong(f"one or two swept keys can be drawn, not {len(by_key)}", [*by_key] or [*map(str, folders)])
     x = max(by_key, key=lambda key: (_numbers(by_key[key]) is not None, len(set(by_key[key]))))

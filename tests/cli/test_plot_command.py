@@ -40,6 +40,13 @@ def test_training_runs_are_lines_by_their_folders_names(tmp_path: Path) -> None:
     assert accuracy.lines["a"] == [(1e3, 0.375), (1e4, 0.5)]
 
 
+def test_a_sweep_of_which_one_job_is_left_is_a_point(tmp_path: Path) -> None:
+    file = swept(tmp_path / "s", ("x=1", 3.0, 2.0)) / "0" / "result.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"swept": ["x"]}))
+    rate, _ = read([tmp_path / "s"])
+    assert (rate.x, rate.lines) == ("x", {"": [(1.0, 3.0)]})
+
+
 def test_two_swept_keys_are_an_axis_and_lines(tmp_path: Path) -> None:
     jobs = [(f"spec={spec} spec.max_draft_len={d}", 10.0 * d, d / 2) for spec in ("chain", "tree") for d in (5, 3, 10)]
     folder = swept(tmp_path / "s", *jobs, ("spec=none spec.max_draft_len=3", 7.0, None), ("spec=none", None, None))
