@@ -11,13 +11,14 @@ from eagle3.config.files import read_json
 from eagle3.config.schema import DType, EngineConfig, LoadFormat, TargetConfig
 from eagle3.config.shape import DraftShape
 from eagle3.engine.scheduler import Limits
-from eagle3.errors import ConfigError, Problem
+from eagle3.errors import ConfigError, Problem, WeightError
 from eagle3.models.checkpoint import resolve
 from eagle3.models.decoder import Decoder, ModelFacts
 from eagle3.models.lfs import require_content
 from eagle3.models.weights import dummy_weights, load_weights
 from eagle3.text.tokenizer import TOKENIZER_FILES, Tokenizer, end_token_ids
 
+TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 Progress = Callable[[int, int], None]  # bytes of weights loaded, bytes in all
 
 
@@ -105,15 +106,19 @@ def load_target(
 
 
 def torch_dtype(asked: DType, folder: Path | None, device: torch.device) -> torch.dtype:
-    """`auto`: float32 on a CPU; on a GPU the checkpoint's own, bfloat16 where it does not say."""
+    """`auto`: float32 on a CPU; on a GPU the checkpoint's own, bfloat16 where it does not say.
+
+    WeightError where that is no type of ours.
+    """
     name = asked.value
     if asked is DType.auto:
         name = "float32" if device.type == "cpu" else "bfloat16"
         if folder is not None and device.type != "cpu":
             config = read_json(folder / "config.json")
             name = config.get("dtype") or config.get("torch_dtype") or name
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
+    dtype = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(dtype, torch.dtype) or dtype not in TYPES:
+        raise WeightError(f"{folder}: its config.json has dtype {name!r}, which is not ours: give target.dtype")
     return dtype
 
 
@@ -121,7 +126,8 @@ def load_text(folder: Path | None) -> tuple[Tokenizer | None, frozenset[int]]:
     """The checkpoint's tokenizer, if it has one, and the tokens that end an answer."""
     if folder is None:
         return None, frozenset()
-    for name in TOKENIZER_FILES:
-        require_content(folder / name)
+    whole = folder / "tokenizer.json"  # the others are read where it is not there
+    for file in [whole] if whole.is_file() else [folder / name for name in TOKENIZER_FILES]:
+        require_content(file)
     tokenizer = Tokenizer.find(folder)
     return tokenizer, frozenset(end_token_ids(folder, tokenizer))

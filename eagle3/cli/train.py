@@ -72,13 +72,14 @@ def train(flags: HydraFlags, overrides: list[str], json_: Json = False) -> int:
 
 
 def apart() -> Callable[["Composed"], list[Problem]]:
-    """Looks at a sweep's jobs one after the other: no two may fill one folder."""
-    seen: set[str] = set()
+    """Looks at a sweep's jobs one after the other: no two that differ may fill one folder."""
+    seen: dict[str, tuple[object, ...]] = {}
 
     def look(composed: "Composed") -> list[Problem]:
-        out = composed.config.train.out
-        if out is None or out not in seen:
-            seen.update(() if out is None else (out,))
+        from eagle3.train.run import settings
+
+        out, mine = composed.config.train.out, (settings(composed.config.train), composed.config.target)
+        if out is None or seen.setdefault(out, mine) == mine:
             return []
         message = "another job of the sweep fills it: name the folder by what is swept, as in heads/${train.lr}"
         return [Problem("train.out", message, out)]

@@ -71,6 +71,8 @@ def _problems(
         if problems := list(late(chosen(whole.hydra.runtime.choices), cfg.hydra.runtime.choices)):
             return problems
         composed = compose_dict(cfg, overrides)
+        if cfg.hydra.job.chdir:  # what it names is looked for in a folder that is not there yet
+            return ()
         return [composed.placed(problem) for problem in look(composed)]
     except FAULTS as error:
         return [Problem(str(whole.hydra.job.config_name), told(error), None, "the overrides")]

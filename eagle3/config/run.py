@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 
 from eagle3.config import ahead, results
 from eagle3.config.compose import FAULTS, Composed, compose, compose_dict, told
+from eagle3.config.files import read_json, write_whole
 from eagle3.config.flags import HydraFlags
 from eagle3.config.overrides import admit, forced, parse
 from eagle3.config.results import Outcome, Result, Stopped, Tell
@@ -129,8 +130,24 @@ class _End:
             **results.told(self.outcome),
             "error": failure,
         }
-        (Path(job.runtime.output_dir) / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+        file = Path(job.runtime.output_dir) / "result.json"
+        try:
+            if file.exists() and not _ours(file):
+                log.warning("%s is kept: it is no result of a run", file)
+            else:
+                write_whole(file, json.dumps(result, indent=2) + "\n")
+        except OSError as fault:
+            log.warning("%s cannot be written: %s", file, fault)
         return result
+
+
+def _ours(file: Path) -> bool:
+    """Whether a file was left by a run."""
+    try:
+        found = read_json(file)
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and {"status", "overrides", "numbers"} <= found.keys()
 
 
 def _ended(task: Task, cfg: DictConfig, running: Mapping[str, str] | None = None) -> _End:

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from eagle3.config.facts import NEEDED
 from eagle3.config.files import read_json
 from eagle3.config.rules_model import MOST, MOST_LAYERS
-from eagle3.config.schema import DType
 from eagle3.errors import UnsupportedError, WeightError
 from eagle3.models.families import FAMILIES
 from eagle3.models.lfs import require_content
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 _LEAST = tuple(key for key in NEEDED if key != "max_position_embeddings")  # transformers has defaults for them
-_TYPES = [each.value for each in DType if each is not DType.auto]
+
+
+def _is_type(name: str) -> bool:
+    """Whether torch has such a type."""
+    return isinstance(getattr(torch, name, None), torch.dtype)
 
 
 def read_config(folder: Path) -> "PretrainedConfig":
@@ -59,9 +64,10 @@ def _require_sound(file: Path) -> None:
     eps = raw.get("rms_norm_eps", 1e-6)
     if type(eps) not in (int, float) or not 0 < eps < 1:
         raise WeightError(f"{file}: rms_norm_eps is {eps!r}, must be a small positive number")
-    for key in ("dtype", "torch_dtype"):
-        if raw.get(key) is not None and raw[key] not in _TYPES:
-            raise WeightError(f"{file}: {key} is {raw[key]!r}, must be one of {', '.join(_TYPES)}")
+    key = "torch_dtype" if raw.get("dtype") is None else "dtype"
+    name = raw.get(key)
+    if not (isinstance(name, dict) or name is None or (isinstance(name, str) and _is_type(name))):
+        raise WeightError(f"{file}: {key} is {name!r}, must be a type of torch's, such as bfloat16")
     for key in ("rope_parameters", "rope_scaling"):
         given = raw.get(key)
         if isinstance(given, dict):

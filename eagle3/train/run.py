@@ -194,16 +194,20 @@ def same_target(folder: Path, mark: Mapping[str, Any]) -> None:
         log.warning("train.data was written by %s, the target is %s", wrote.get("checkpoint"), mark["checkpoint"])
 
 
+def settings(train: TrainConfig) -> dict[str, Any]:
+    """What a run is asked that makes it this one."""
+    # a mean over what counts in a pass depends on how rows are dealt to passes
+    free = _FREE - {"batch_size", "accumulate"} if train.mean is LossMean.masked else _FREE
+    return {f"train.{key}": value for key, value in _simple(asdict(train)).items() if key not in free}
+
+
 def identity(trainer: Trainer, splits: Sequence[Sequence[Sample]], mark: Mapping[str, Any]) -> dict[str, Any]:
     """What makes a run this one and no other."""
-    # a mean over what counts in a pass depends on how rows are dealt to passes
-    free = _FREE - {"batch_size", "accumulate"} if trainer.train.mean is LossMean.masked else _FREE
     digest = hashlib.sha256()
     for sample in (s for split in splits for s in split):
         digest.update(repr((sample.ids, sample.answers)).encode())
-    settings = {f"train.{key}": value for key, value in _simple(asdict(trainer.train)).items() if key not in free}
     return {
-        **settings,
+        **settings(trainer.train),
         "rows an update": trainer.rows_an_update,
         "samples": digest.hexdigest()[:16],
         "target": dict(mark),

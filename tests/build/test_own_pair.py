@@ -170,6 +170,7 @@ def test_a_whole_pair_is_sound_and_layers_that_it_leaves_open_are_asked_for(pair
     assert found.problems == ()
     assert dict(found.report)["tokenizer"] == "none: prompts as token ids only"
     write_tokenizer(pair / "target")
+    (pair / "target" / "tokenizer.model").write_text(POINTER)  # nobody reads it beside a tokenizer.json
     assert "tokenizer" not in dict(look(pair).report)
     say(**{LAYERS: None})(pair / "head")
     assert "the default layers [1, 1, 0] do not fit" in look(pair).problems[0].message

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 import torch
 
 from eagle3.cli import main
-from eagle3.cli.train import steps
+from eagle3.cli.train import apart, steps
+from eagle3.config.load import Composed, compose
 from eagle3.train import trainer
 from eagle3.train.samples import Sample, write_samples
 from helpers.pairs import near_pair
@@ -123,6 +125,18 @@ def test_a_signal_saves_and_exits_with_its_code(
     assert last(capsys)["updates"] == 6
     updates = [json.loads(line)["update"] for line in Path("head/log.jsonl").read_text().splitlines()]
     assert updates == [3, 6, 6, 6], "where it stopped, at its end, the score and the memory"
+
+
+def test_jobs_of_a_sweep_that_differ_fill_folders_of_their_own(near: list[str]) -> None:
+    one = compose([*near, "train.out=head"])
+
+    def asked(**changes: object) -> Composed:
+        return replace(one, config=replace(one.config, train=replace(one.config.train, **changes)))
+
+    look = apart()
+    assert look(one) == look(asked(save_every=7)) == look(asked(lr=1.0, out="other")) == []
+    (problem,) = look(asked(lr=1.0))
+    assert (problem.key, problem.value) == ("train.out", "head")
 
 
 def test_sigterm_before_the_first_update_is_told_too(

@@ -50,6 +50,22 @@ def test_a_single_run_leaves_what_it_came_to(size: int, status: str) -> None:
     assert (told["status"], told["numbers"].get("tau")) == (status, 2.0 if size == 8 else None)
 
 
+@pytest.mark.parametrize("there", ["an answer", '{"tau": 3}', None])
+def test_a_file_that_is_not_ours_is_kept(tmp_path: Path, there: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "here" / "result.json"
+    file.parent.mkdir()
+    file.mkdir() if there is None else file.write_text(there)
+    assert run(sweep_task.page, HydraFlags(), ["hydra.run.dir=here", "kv.tokens_per_block=8"]) == 0
+    assert file.is_dir() if there is None else file.read_text() == there
+    assert "is kept" in capsys.readouterr().err
+
+
+def test_a_result_of_ours_is_replaced(tmp_path: Path) -> None:
+    for size in (8, 32):
+        run(sweep_task.page, HydraFlags(), ["hydra.run.dir=here", f"kv.tokens_per_block={size}"])
+    assert json.loads((tmp_path / "here" / "result.json").read_text())["value"] == 32
+
+
 @pytest.mark.parametrize("flags", [HydraFlags(), SWEEP], ids=["run", "sweep"])
 def test_facts_that_a_file_leaves_out_may_be_set(flags: HydraFlags) -> None:
     seen: list[Composed] = []
@@ -292,6 +308,8 @@ def test_what_is_looked_at_ahead_starts_no_job() -> None:
     (problem,) = error.value.problems
     assert (problem.value, problem.origin) == (16, "override kv.tokens_per_block=16")
     assert not Path("multirun").exists()
+    apart = ["kv.tokens_per_block=8,32", "hydra.job.chdir=true"]  # paths may be those of a job's own folder
+    assert run(sweep_task.page, SWEEP, apart, look=looked) == 0
 
 
 def late(composed: Composed) -> float:
