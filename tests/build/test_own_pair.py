@@ -8,18 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from eagle3.build.folders import at_hand
-from eagle3.build.preflight import Preflight, preflight
-from helpers.changed import changed
 from helpers.checkpoints import write_tokenizer
 from helpers.cycle_files import V, write_cycle
 from helpers.damage import BIN, CONFIG, SAFE, Damage, cut, put, say, tensors, text
+from helpers.looked import PAIR, look
 
-PAIR = (
-    *("conf=base", "target.checkpoint=./target", "draft=eagle3", "draft.checkpoint=./head"),
-    *("spec=chain", "spec.max_draft_len=3"),
-    *("runtime.max_seq_len=100", "runtime.max_batch_size=2", "runtime.device=cpu"),
-)
 LAYERS, TOKENS = "eagle_aux_hidden_state_layer_ids", "tokenizer.json"
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7\n"
 
@@ -33,17 +26,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     say(num_hidden_layers=4)(folder / "target")
     say(**{LAYERS: [0, 1, 2], "layer_ids_convention": "output"})(folder / "head")
     return folder
-
-
-@pytest.fixture
-def pair(written: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(written, tmp_path / "pair"))
-
-
-def look(pair: Path, overrides: tuple[str, ...] = PAIR, **values: object) -> Preflight:
-    given: dict[str, object] = {"target__checkpoint": str(pair / "target"), "draft__checkpoint": str(pair / "head")}
-    made = changed(overrides, **(given | values))
-    return preflight(made, at_hand(made.config))
 
 
 def gone(file: str) -> Damage:

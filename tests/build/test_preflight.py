@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,46 +14,16 @@ from eagle3.build import engine as build_engine_module
 from eagle3.build.engine import build_engine
 from eagle3.build.folders import at_hand
 from eagle3.build.preflight import Preflight, preflight
-from eagle3.config.load import Composed
 from eagle3.config.schema import ContextLimit
 from eagle3.errors import ConfigError
 from helpers.changed import changed
 from helpers.checkpoints import write_tokenizer
-from helpers.cycle_files import V, write_cycle
+from helpers.cycle_files import V
+from helpers.looked import composed, look
 
-PAIR = (
-    *("conf=base", "target.checkpoint=./target", "draft=eagle3", "draft.checkpoint=./head"),
-    *("spec=chain", "spec.max_draft_len=3"),
-    *("runtime.max_seq_len=100", "runtime.max_batch_size=2", "runtime.device=cpu"),
-)
 FILE = "model.safetensors"
 Q, K = (f"model.layers.0.self_attn.{x}_proj.weight" for x in "qk")
 EMBED = "model.embed_tokens.weight"
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pair")
-    write_cycle(folder)
-    return folder
-
-
-@pytest.fixture
-def pair(written: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(written, tmp_path / "pair"))
-
-
-def composed(pair: Path, **values: object) -> Composed:
-    given: dict[str, object] = {
-        "target__checkpoint": str(pair / "target"),
-        "draft__checkpoint": str(pair / "head"),
-    }
-    return changed(PAIR, **(given | values))
-
-
-def look(pair: Path, **values: object) -> Preflight:
-    made = composed(pair, **values)
-    return preflight(made, at_hand(made.config))
 
 
 def told(found: Preflight, key: str) -> str:

@@ -1,48 +1,16 @@
 """What is wrong with one model hides nothing of the other: a target that is lost or broken, folders of neither."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eagle3.build.engine import build_engine
-from eagle3.build.folders import at_hand
-from eagle3.build.preflight import Preflight, preflight
-from eagle3.config.load import Composed
+from eagle3.build.preflight import Preflight
 from eagle3.errors import ConfigError
-from helpers.changed import changed
 from helpers.checkpoints import write_tokenizer
-from helpers.cycle_files import write_cycle
 from helpers.damage import say, tensors
-
-PAIR = (
-    *("conf=base", "target.checkpoint=./target", "draft=eagle3", "draft.checkpoint=./head"),
-    *("spec=chain", "spec.max_draft_len=3"),
-    *("runtime.max_seq_len=100", "runtime.max_batch_size=2", "runtime.device=cpu"),
-)
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pair")
-    write_cycle(folder)
-    return folder
-
-
-@pytest.fixture
-def pair(written: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(written, tmp_path / "pair"))
-
-
-def composed(pair: Path, **values: object) -> Composed:
-    given: dict[str, object] = {"target__checkpoint": str(pair / "target"), "draft__checkpoint": str(pair / "head")}
-    return changed(PAIR, **(given | values))
-
-
-def look(pair: Path, **values: object) -> Preflight:
-    made = composed(pair, **values)
-    return preflight(made, at_hand(made.config))
+from helpers.looked import composed, look
 
 
 def told(found: Preflight, key: str) -> str:

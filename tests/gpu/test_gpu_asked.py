@@ -1,7 +1,5 @@
 """Penalties, least lengths and log-probabilities on a GPU: graphs, the same passes eagerly, and float64 on the CPU."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from gpu_engines import moved, padded
@@ -13,7 +11,7 @@ from helpers.matrix import PROMPTS, models
 from helpers.pairs import PLAIN, SMALL, engine
 from helpers.trace import preempt_often
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("whole_products")]
 SHAPES = {
     "plain": PLAIN,
     "chain4": DraftShape(depth=4, top_k=1, nodes=5),
@@ -21,15 +19,6 @@ SHAPES = {
     "tree6-8-40": DraftShape(depth=8, top_k=6, nodes=41),
 }
 ASKED = [w | {"max_new_tokens": 12, "logprobs": (None, 3, 0)[i % 3]} for i, w in enumerate(WANTED)]
-
-
-@pytest.fixture(autouse=True)
-def _whole_products() -> Iterator[None]:
-    """Products of float32 in float32."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 def run(pair: str, shape: str, capture: bool | None, preempted: bool = False) -> list[Result]:

@@ -1,7 +1,7 @@
 """A slice of the drafting step's matrix in float32: graphs, the same passes eagerly, and float64 on the CPU agree."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -18,7 +18,7 @@ from helpers.matrix import ALONE, NEW, PROMPTS, models
 from helpers.pairs import PLAIN, SMALL, engine
 from helpers.trace import Trace, preempt_often
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("whole_products")]
 SHAPES = {"plain": PLAIN, "chain4": DraftShape(depth=4, top_k=1, nodes=5)} | {
     f"tree{K}-{D}-{total}": DraftShape(depth=D, top_k=K, nodes=total + 1)
     for K, D, total in ((3, 1, 3), (4, 4, 16), (6, 8, 32))
@@ -46,16 +46,6 @@ class Cell:
 
 CELLS = [Cell(*values) for values in product(SHAPES, DRAWS, ("near", "random"), SERVED)]
 CELLS += [Cell(shape, "sampled", pair, "preempted") for shape in ("plain", "chain4", "tree4-4-16") for pair in FAMILIES]
-
-
-@pytest.fixture(autouse=True)
-def _whole_products() -> Iterator[None]:
-    """Products of float32 in float32."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    assert not torch.backends.cuda.matmul.allow_tf32
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 @cache

@@ -1,7 +1,5 @@
 """draft.context_limit=stop_drafting on a GPU: graphs, the same passes eagerly, and float64 on the CPU."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from gpu_engines import moved, padded, served
@@ -11,21 +9,12 @@ from helpers.matrix import PROMPTS, SAMPLINGS, models
 from helpers.pairs import SMALL, engine
 from helpers.trace import Trace, preempt_often
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("whole_products")]
 LIMIT = 14  # some prompts stand below it and outgrow it, one is longer
 SHAPES = {
     "chain4": DraftShape(depth=4, top_k=1, nodes=5),
     "tree4-4-16": DraftShape(depth=4, top_k=4, nodes=17),
 }
-
-
-@pytest.fixture(autouse=True)
-def _whole_products() -> Iterator[None]:
-    """Products of float32 in float32."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 def run(shape: str, capture: bool | None, preempted: bool, stop_at: int | None = LIMIT) -> list[Trace]:
