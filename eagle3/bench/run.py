@@ -58,7 +58,7 @@ class Cell:
         return SpecMetrics.of(histogram, self.shape.nodes, self.acceptance_valid)
 
 
-class Stopped(KeyboardInterrupt):
+class CutShort(KeyboardInterrupt):
     """Ctrl-C, and the cells of what was measured before it."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
@@ -114,7 +114,7 @@ def measure(
 ) -> list[Cell]:
     """All arms at one batch size, in turns: one unscored pass each, then `repeats` scored ones on the same prompts.
 
-    Raises `Stopped` on Ctrl-C.
+    Raises `CutShort` on Ctrl-C.
     """
     context = round(mean(map(len, work.batch(batch, 0))) + output_len / 2)
     cells = [
@@ -135,5 +135,5 @@ def measure(
                 if turn >= 0:
                     cell.passes.append(done)
     except KeyboardInterrupt as stop:
-        raise Stopped(cells) from stop
+        raise CutShort(cells) from stop
     return cells

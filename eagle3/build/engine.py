@@ -12,7 +12,7 @@ from eagle3.build.folders import fetched
 from eagle3.build.memory import Memory, free_bytes, mib
 from eagle3.build.pools import PoolPlan
 from eagle3.build.preflight import look_before
-from eagle3.build.target import Progress, engine_limits, facts_in, load_target, load_text, pick_device
+from eagle3.build.target import Progress, engine_limits, load_target, pick_device
 from eagle3.build.workspace import workspace_bytes
 from eagle3.config.load import Composed
 from eagle3.config.schema import ContextLimit, EngineConfig, SpecConfig
@@ -86,8 +86,9 @@ def load_parts(composed: Composed, progress: Progress | None = None) -> Parts:
     cfg, shape = composed.config, composed.shape
     device = pick_device(cfg.runtime.device)
     folders = fetched(cfg)
-    look_before(composed, folders, device)
-    folder, facts = folders.target, facts_in(folders.target, cfg.target)
+    found = look_before(composed, folders, device)
+    folder, facts = folders.target, found.target
+    assert facts is not None
     limits = engine_limits(cfg, facts)
     steady = cfg.runtime.batch_invariant
     target = load_target(cfg.target, folder, facts, limits, shape, device, progress, steady=steady)
@@ -102,7 +103,7 @@ def load_parts(composed: Composed, progress: Progress | None = None) -> Parts:
         log.debug("head\n%s", report)  # hydra.verbose=true shows it
         for line in report.warnings:
             log.warning("%s", line)
-    return Parts(limits, target, draft, *load_text(folder), stop_at)
+    return Parts(limits, target, draft, *found.text, stop_at)
 
 
 def assemble(cfg: EngineConfig, shape: DraftShape, parts: Parts, pools: list[KVPool] | None = None) -> Engine:

@@ -13,7 +13,7 @@ from eagle3.build.memory import all_bytes, free_bytes
 from eagle3.build.preflight_facts import rules_again, with_facts
 from eagle3.build.preflight_memory import memory_fit
 from eagle3.build.preflight_text import compare_tokenizers
-from eagle3.build.target import check_inline, load_text
+from eagle3.build.target import Text, check_inline, load_text
 from eagle3.config.facts import longest_request
 from eagle3.config.load import Composed
 from eagle3.config.schema import EngineConfig
@@ -31,6 +31,8 @@ class Preflight:
     """What was found."""
 
     config: EngineConfig  # with the facts of the files
+    target: ModelFacts | None  # None: not known, or what is wrong with it says why
+    text: Text  # its tokenizer and ends, where its files are here
     problems: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
     notes: tuple[str, ...]  # what a head's files say and is not obeyed
@@ -53,8 +55,9 @@ def preflight(composed: Composed, folders: Folders) -> Preflight:
     filled = with_facts(cfg, target if sound else None, look if whole else None)
     problems = [*folders.problems, *for_target.problems(), *for_head.problems()]
     warnings = list(folders.warnings)
+    text: Text = None, frozenset()
     if folders.target is not None and target is not None:  # transformers reads config.json with it
-        wrong, odd = _text(cfg, folders.target, folders.head, report)
+        text, wrong, odd = _text(cfg, folders.target, folders.head, report)
         problems, warnings = problems + wrong, warnings + odd
     told = {problem.key for problem in problems}
     if not whole or (cfg.spec.layers_to_capture is None and wants_head(cfg) and (look is None or look.choice is None)):
@@ -64,6 +67,8 @@ def preflight(composed: Composed, folders: Folders) -> Preflight:
     report += _positions(filled)
     return Preflight(
         filled,
+        target,
+        text,
         tuple(map(composed.placed, problems + broken)),
         tuple(map(composed.placed, warnings + warned)),
         () if look is None else look.warnings,
@@ -71,8 +76,11 @@ def preflight(composed: Composed, folders: Folders) -> Preflight:
     )
 
 
-def look_before(composed: Composed, folders: Folders, device: torch.device) -> None:
-    """Raise ConfigError with all problems of the files, and of what is more than a GPU has free, or a CPU at all."""
+def look_before(composed: Composed, folders: Folders, device: torch.device) -> Preflight:
+    """What the files tell where nothing is wrong; else ConfigError with all problems.
+
+    Those of the files, and of what is more than a GPU has free, or a CPU at all.
+    """
     found = preflight(composed, folders)
     problems = list(found.problems)
     there = free_bytes(device) if device.type == "cuda" else all_bytes(device)
@@ -83,6 +91,7 @@ def look_before(composed: Composed, folders: Folders, device: torch.device) -> N
         log.warning("%s", warning)
     for what, words in found.report:
         log.log(logging.INFO if what == "positions" else logging.DEBUG, "%s: %s", what, words)
+    return found
 
 
 def _target(cfg: EngineConfig, folder: Path | None, faults: Faults, report: list[tuple[str, str]]) -> ModelFacts | None:
@@ -98,14 +107,14 @@ def _target(cfg: EngineConfig, folder: Path | None, faults: Faults, report: list
 
 def _text(
     cfg: EngineConfig, target: Path, head: Path | None, report: list[tuple[str, str]]
-) -> tuple[list[Problem], list[Problem]]:
-    """Problems and warnings of the target's tokenizer and ends, and of a head's beside it."""
+) -> tuple[Text, list[Problem], list[Problem]]:
+    """The target's tokenizer and ends; problems and warnings of them, and of a head's tokenizer beside it."""
     faults = Faults("target.checkpoint", cfg.target.checkpoint)
-    tokenizer, _ = faults.attempt(lambda: load_text(target), (None, frozenset[int]()))
-    if tokenizer is None:
+    text = faults.attempt(lambda: load_text(target), (None, frozenset[int]()))
+    if text[0] is None:
         report += [("tokenizer", "none: prompts as token ids only")] * (not faults.seen)
-        return faults.problems(), []
-    return compare_tokenizers(tokenizer, head) if head is not None else ([], [])
+        return text, faults.problems(), []
+    return text, *(compare_tokenizers(text[0], head) if head is not None else ([], []))
 
 
 def _in_file(cfg: EngineConfig, folders: Folders, problem: Problem) -> Problem:

@@ -18,6 +18,7 @@ from eagle3.models.lfs import require_content
 from eagle3.models.weights import dummy_weights, load_weights
 from eagle3.text.tokenizer import TOKENIZER_FILES, Tokenizer, end_token_ids
 
+Text = tuple[Tokenizer | None, frozenset[int]]
 TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 Progress = Callable[[int, int], None]  # bytes of weights loaded, bytes in all
 
@@ -122,10 +123,8 @@ def torch_dtype(asked: DType, folder: Path | None, device: torch.device) -> torc
     return dtype
 
 
-def load_text(folder: Path | None) -> tuple[Tokenizer | None, frozenset[int]]:
+def load_text(folder: Path) -> Text:
     """The checkpoint's tokenizer, if it has one, and the tokens that end an answer."""
-    if folder is None:
-        return None, frozenset()
     whole = folder / "tokenizer.json"  # the others are read where it is not there
     for file in [whole] if whole.is_file() else [folder / name for name in TOKENIZER_FILES]:
         require_content(file)

@@ -220,7 +220,7 @@ def measured(
 ) -> "tuple[list[Cell], bool]":
     """The cells of all batch sizes; by Ctrl-C those measured so far, and True. It goes on where there is none."""
     from eagle3.bench.profile import profile
-    from eagle3.bench.run import Stopped, measure
+    from eagle3.bench.run import CutShort, measure
     from eagle3.config.terminal import console
     from eagle3.engine.warmup import tune
 
@@ -238,7 +238,7 @@ def measured(
                     told = [replace(c, profile=profile(arms[c.arm], ids, bench.output_len)) for c in found]
                     cells[-len(told) :] = told
     except KeyboardInterrupt as stop:
-        return cells + (stop.cells if isinstance(stop, Stopped) else []), True
+        return cells + (stop.cells if isinstance(stop, CutShort) else []), True
     return cells, False
 
 

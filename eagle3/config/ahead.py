@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from eagle3.config.compose import FAULTS, Composed, compose_dict, told
 from eagle3.errors import ConfigError, Problem
 
+Look = Callable[[Composed], Sequence[Problem]]  # what is wrong with a job beside its configuration
 MOST = 64  # jobs that are judged ahead: composing one takes a fifth of a second
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ def judge(
     loader: ConfigLoaderImpl,
     whole: DictConfig,
     jobs: Sequence[list[str]] | None,
-    look: Callable[[Composed], Sequence[Problem]],
+    look: Look,
     known: Sequence[Problem] = (),
 ) -> None:
     """Raise ConfigError with what is `known` and the problems of the `jobs` of the sweep `whole`, each told once.
@@ -60,7 +61,7 @@ def _problems(
     whole: DictConfig,
     number: int,
     overrides: list[str],
-    look: Callable[[Composed], Sequence[Problem]],
+    look: Look,
 ) -> Sequence[Problem]:
     try:
         cfg = loader.load_sweep_config(whole, overrides)

@@ -26,7 +26,6 @@ from eagle3.config.session import loader_of, session
 from eagle3.errors import ConfigError, Eagle3Error, Problem
 
 Task = Callable[[Composed], Outcome | float | None]
-Look = Callable[[Composed], Sequence[Problem]]
 HYDRAS = (*FAULTS, AssertionError, AttributeError, TypeError, ValueError)  # what it makes of wrong settings of its own
 log = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ def run(
     flags: HydraFlags,
     overrides: Sequence[str],
     tell: Tell = results.print_table,
-    look: Look = lambda _: (),
+    look: ahead.Look = lambda _: (),
 ) -> int:
     """Show what `flags` ask for, or run `task`; the exit code: 0 done, 1 a job of a sweep failed.
 
@@ -201,7 +200,7 @@ class Sweep:
 
     task: Task
     tell: Tell
-    look: Look
+    look: ahead.Look
 
 
 def _sweep(hydra: Hydra, sweep: Sweep, config_name: str, overrides: list[str], problems: Sequence[Problem]) -> int:

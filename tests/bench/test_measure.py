@@ -60,7 +60,7 @@ def test_ctrl_c_leaves_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> Non
     work = made_up(4, length=5, vocab=8)
     with pytest.raises(KeyboardInterrupt) as stop:
         measure(arms, work, batch=2, output_len=6, repeats=2, tell=lambda _: None)
-    assert isinstance(stop.value, run.Stopped)
+    assert isinstance(stop.value, run.CutShort)
     assert [(cell.arm, len(cell.passes)) for cell in stop.value.cells] == [("plain", 1)]
 
 
